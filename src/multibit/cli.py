@@ -1,0 +1,393 @@
+"""The command line: one verb per stage, no logic of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from multibit.errors import ConfigError, DataError, MultibitError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from multibit.config import Config
+    from multibit.data import Split
+    from multibit.runs import Run
+    from multibit.search import Hit, Index
+
+app = typer.Typer(
+    name="multibit",
+    help=(
+        "One nested binary code for image-text search.\n\n"
+        "The usual order: features (encode pictures and texts), train, evaluate, index, search. "
+        "Start with: multibit demo"
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Device(StrEnum):
+    """Where networks run."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Modality(StrEnum):
+    """The two sides of a pair."""
+
+    image = "image"
+    text = "text"
+
+
+class QueryKind(StrEnum):
+    """How to read a query."""
+
+    picture = "picture"
+    text = "text"
+
+
+class Items(StrEnum):
+    """Which items to take."""
+
+    all = "all"
+    database = "database"
+
+
+DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]
+FeaturesArgument = Annotated[Path, typer.Argument(help="A feature store folder, or an .npz with image, text, labels.")]
+OptionalFeatures = Annotated[
+    Path | None,
+    typer.Argument(help="A feature store folder or .npz; the one trained on when omitted."),
+]
+RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `multibit train`.")]
+ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the pictures; the manifest's own when omitted.")]
+ColumnOption = Annotated[
+    list[str] | None, typer.Option(help="FIELD=NAME when the manifest calls a field otherwise, e.g. image=file_name.")
+]
+SeparatorOption = Annotated[str, typer.Option(help="Between several labels or texts of one CSV cell.")]
+LabelNamesOption = Annotated[
+    Path | None, typer.Option(help="File with the allowed label names, one a line; all that occur when omitted.")
+]
+DeviceOption = Annotated[Device, typer.Option(help="Where networks run.")]
+PresetOption = Annotated[str, typer.Option(help="Settings of the paper: default, mirflickr, coco, iapr, nuswide.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings, instead of a preset.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set epochs=30.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of split, initial weights and batches.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything that the demo makes.")] = Path("multibit-demo"),
+    settings: SetOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Run the whole line on the 4,769 real pictures and texts that come with multibit."""
+    from multibit.demo import run_demo
+    from multibit.runs import check_device
+
+    check_device(device.value)
+    run_demo(out, _config("default", None, settings, seed), _stdout(), device=device.value)
+
+
+@app.command()
+def features(
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="Folder of the new feature store.")],
+    images: ImagesOption = None,
+    column: ColumnOption = None,
+    separator: SeparatorOption = "|",
+    label_names: LabelNamesOption = None,
+    image_encoder: Annotated[str, typer.Option(help="Name of the picture encoder.")] = "efficientnet-lite0",
+    text_encoder: Annotated[str, typer.Option(help="Name of the text encoder.")] = "all-minilm-l6-v2",
+    workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 2,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Encode the pictures and texts of a data set into a feature store.
+
+    Unreadable pictures are skipped and listed. Interrupted? Run the same command again: finished shards are kept.
+    """
+    from multibit.data.encoders import load_picture_encoder, load_text_encoder
+    from multibit.data.extract import extract_features
+    from multibit.data.manifest import read_manifest
+    from multibit.runs import check_device
+
+    check_device(device.value)
+    dataset = read_manifest(
+        data, images=images, columns=_pairs(column, "--column"), separator=separator, label_names=_lines(label_names)
+    )
+    cached = out.exists()
+    pictures = load_picture_encoder(image_encoder, device.value)
+    texts = load_text_encoder(text_encoder, device.value)
+    store = extract_features(dataset, pictures, texts, out, workers=workers)
+    console = _stdout()
+    console.print(f"{'Kept' if cached else 'Wrote'} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
+    for name, reason in store.skipped:
+        console.print(f"  skipped {name}: {reason}", markup=False)
+
+
+@app.command()
+def train(
+    features: FeaturesArgument,
+    out: Annotated[Path, typer.Option(help="Run folder to make; an unfinished run in it goes on.")],
+    preset: PresetOption = "default",
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    seed: SeedOption = None,
+    query: Annotated[int | None, typer.Option(help="Items that ask; 25 % up to 5,000 when omitted.")] = None,
+    training: Annotated[int | None, typer.Option(help="Items to train on; 45 % up to 9,000 when omitted.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Items that select the epoch; 5 % up to 1,000.")] = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Train ONE model whose code is good at every length, on the training rows of a split.
+
+    Query and database items take no part. Interrupted? Run the same command again: it goes on where it was.
+    """
+    from multibit.data import FeatureStore
+    from multibit.runs import Run
+
+    resolved = _config(preset, config, settings, seed)
+    store = FeatureStore.open(features)
+    sizes = {"query": query, "train": training, "validation": validation}
+    run = Run.create(out, store, _split(len(store), sizes, resolved.seed), resolved, device=device.value)
+    selection = run.record["selection"]
+    console = _stdout()
+    console.print(f"Wrote {out}: {run.model.bits}-bit code, best epoch {selection['epoch']} ({selection['rule']})")
+
+
+@app.command()
+def encode(
+    run: RunArgument,
+    features: OptionalFeatures = None,
+    out: Annotated[Path, typer.Option(help="The .npz file to write.")] = Path("codes.npz"),
+) -> None:
+    """Write the packed codes of all items to an .npz file for other tools.
+
+    Keys: ids, image and text (items, bytes) uint8, bits. np.unpackbits(image, axis=1)[:, :B] are the first B bits.
+    """
+    import numpy as np
+
+    from multibit.files import replacing
+    from multibit.runs import Run
+    from multibit.runs import encode as encode_pairs
+
+    loaded = Run.load(run)
+    store = loaded.open_features(features)
+    coded = encode_pairs(loaded.model, store.take(np.arange(len(store))))
+    target = out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
+    with replacing(target) as temporary:
+        np.savez(
+            temporary,
+            ids=np.array(store.dataset.ids),
+            image=coded.image.to_bytes(),
+            text=coded.text.to_bytes(),
+            bits=loaded.model.bits,
+            model=loaded.model.fingerprint(),
+        )
+    _stdout().print(f"Wrote {target}: {len(coded):,} items, {loaded.model.bits} bits per modality")
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    features: OptionalFeatures = None,
+    at: Annotated[int | None, typer.Option(min=1, help="Also measure mAP and precision at this rank.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file; RUN/evaluation.json when omitted.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
+) -> None:
+    """Measure image-to-text and text-to-image search at every length, with and without training items."""
+    from multibit.files import write_json
+    from multibit.report import accuracy_table
+    from multibit.runs import Run
+
+    loaded = Run.load(run)
+    evaluations = loaded.evaluate(loaded.open_features(features), at=at)
+    console = _stdout()
+    for evaluation in evaluations:
+        table = accuracy_table(evaluation)
+        if markdown:
+            typer.echo(table.markdown() + "\n")
+        else:
+            console.print(table.rich())
+    target = out or run / "evaluation.json"
+    content = {"run": loaded.record["model"], "evaluations": [evaluation.to_dict() for evaluation in evaluations]}
+    write_json(target, content, kind="evaluation", version=1)
+    console.print(f"Wrote {target}: per-query values, precision-recall points")
+
+
+@app.command()
+def index(
+    run: RunArgument,
+    features: OptionalFeatures = None,
+    items: Annotated[Items, typer.Option(help="All items, or only the database of the run's split.")] = Items.all,
+    out: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
+) -> None:
+    """Encode items into a searchable index, one file per modality."""
+    from multibit.runs import Run
+
+    loaded = Run.load(run)
+    store = loaded.open_features(features)
+    if items is Items.database:
+        loaded.require_own(store)
+    folder = out or run / "index"
+    console = _stdout()
+    for modality in Modality:
+        built = loaded.build_index(store, modality.value, loaded.split.database if items is Items.database else None)
+        path = folder / f"{modality.value}.mbx"
+        built.save(path)
+        console.print(f"Wrote {path}: {len(built):,} items")
+
+
+@app.command()
+def search(
+    run: RunArgument,
+    query: Annotated[str, typer.Argument(help="A text, or the path of a picture.")],
+    bits: Annotated[int | None, typer.Option(help="Code length to search at, 1 to the full length (default).")] = None,
+    k: Annotated[int, typer.Option("-k", help="Number of hits.")] = 10,
+    kind: Annotated[QueryKind | None, typer.Option("--as", help="How to read the query; guessed when omitted.")] = None,
+    modality: Annotated[
+        Modality | None, typer.Option("--in", help="Search among pictures or texts; the other side when omitted.")
+    ] = None,
+    index: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Also draw the hits into this PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+) -> None:
+    """Find the nearest items to a text or a picture, at any code length."""
+    from multibit.runs import Run
+
+    loaded = Run.load(run)
+    picture = Path(query) if _is_picture(query, kind) else None
+    searched = modality.value if modality else ("text" if picture else "image")
+    found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
+    codes = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
+    result = found.search(codes, k, bits)
+    hits = result.hits()
+    if as_json:
+        for hit in hits:
+            row = {"rank": hit.rank, "id": hit.id, "distance": hit.distance, "bits": hit.bits, **hit.payload}
+            typer.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        _stdout().print(_hits_table(hits, searched, result.bits))
+    if sheet is not None:
+        _draw(sheet, query, picture, searched, result.bits, hits)
+
+
+@app.command()
+def info(path: Annotated[Path, typer.Argument(help="A data set, feature store, run, index or codes file.")]) -> None:
+    """Say what a file or folder is and what is in it."""
+    from multibit.report.inventory import describe
+
+    console = _stdout()
+    for name, value in describe(path).items():
+        console.print(f"{name + ':':<22}{value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line; errors that people can mend are sentences, not tracebacks."""
+    try:
+        app()
+    except MultibitError as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}. Nothing that was there before is lost.", 1)
+    except MemoryError:
+        _fail("out of memory. Use fewer items at a time.", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted. Run the same command again to go on.", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"Error: {message}", err=True)
+    sys.exit(code)
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
+
+
+def _config(preset: str, file: Path | None, settings: list[str] | None, seed: int | None) -> Config:
+    from multibit.config import Config
+
+    base = Config.load(file) if file else Config.preset(preset)
+    seeded = {} if seed is None else {"seed": seed}
+    return base.override({**_pairs(settings, "--set"), **seeded})
+
+
+def _split(items: int, sizes: dict[str, int | None], seed: int) -> Split:
+    from multibit.data import Split
+
+    given = {role: size for role, size in sizes.items() if size is not None}
+    if not given:
+        return Split.usual(items, seed)
+    if len(given) < len(sizes):
+        missing = ", ".join(f"--{role}" for role in sizes if role not in given).replace("--train", "--training")
+        raise ConfigError(f"give all of --query, --training, --validation or none; missing {missing}.")
+    return Split.draw(items, **given, seed=seed)
+
+
+def _pairs(values: list[str] | None, option: str) -> dict[str, str]:
+    pairs = {}
+    for value in values or ():
+        name, equals, content = value.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{option} {value}: need NAME=VALUE.")
+        pairs[name.strip()] = content.strip()
+    return pairs
+
+
+def _lines(path: Path | None) -> list[str] | None:
+    if path is None:
+        return None
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error}).") from None
+
+
+def _is_picture(query: str, kind: QueryKind | None) -> bool:
+    """A query is a picture when said so, or when it names a file or ends like a picture file."""
+    if kind is not None:
+        return kind is QueryKind.picture
+    from PIL import Image
+
+    endings = Image.registered_extensions()
+    try:
+        return Path(query).suffix.lower() in endings or Path(query).is_file()
+    except (OSError, ValueError):  # a text can be too long for a path
+        return False
+
+
+def _open_index(run: Run, path: Path) -> Index:
+    from multibit.search import Index
+
+    if not path.exists():
+        raise DataError(f"{path}: no index there. Build one with: multibit index {run.folder}")
+    found = Index.load(path)
+    found.require_model(run.model.fingerprint())
+    return found
+
+
+def _hits_table(hits: list[Hit], searched: str, bits: int) -> Any:
+    from multibit.report import hits_table
+
+    return hits_table(hits, searched, bits).rich()
+
+
+def _draw(sheet: Path, query: str, picture: Path | None, searched: str, bits: int, hits: list[Hit]) -> None:
+    from multibit.report import Search, contact_sheet
+
+    contact_sheet([Search(query, frozenset(), picture, {bits: hits}, show=searched)], sheet)
+    _stdout().print(f"Wrote {sheet}")

@@ -1,0 +1,158 @@
+"""Every setting of a run in one frozen value, with the paper's parameter register as presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multibit.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one run (paper, Table `tab:all-parameters`); the defaults are the paper's for MS-COCO.
+
+    Raises:
+        ConfigError: a value is out of range or contradicts another one.
+
+    Example:
+        >>> Config.preset("mirflickr").alpha
+        1.2
+        >>> Config(lengths=(16, 32)).code_bits
+        32
+        >>> Config(scales=4, lengths=(2,))
+        Traceback (most recent call last):
+            ...
+        multibit.errors.ConfigError: lengths: the longest code has 2 bits, but each of the 4 scales needs at least one.
+    """
+
+    # Relation teacher (FRT)
+    alpha: float = 0.9  # fractional diffusion order: larger favours long range
+    eta: float = 0.2  # kernel shift: smaller reaches further
+    scales: int = 4  # M, Gauss-Laguerre points
+    epsilon: float = 0.1  # PPMI smoothing constant
+
+    # Nested code (SBO) and the network in front of it
+    lengths: tuple[int, ...] = (16, 32, 64, 128)  # target code lengths; the longest is the stored code
+    hidden: int = 1280  # width of the hidden layer of each modality's projection
+    dimension: int = 512  # d, width of the shared feature before the heads
+    dropout: float = 0.0  # share of hidden units dropped in training
+
+    # Objective (MPA)
+    teacher_temperature: float = 0.2  # T_t
+    student_temperature: float = 0.1  # T_s
+    scale_weight: float = 0.7  # lambda_s
+
+    # Training
+    epochs: int = 100
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
+        self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
+        self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
+        self._require_at_least(0, "scale_weight", "seed")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: must be in [0, 1), got {self.dropout}.")
+        if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
+            raise ConfigError(f"lengths: need one or more different positive bit counts, got {self.lengths}.")
+        if self.code_bits < self.scales:
+            raise ConfigError(
+                f"lengths: the longest code has {self.code_bits} bits, but each of the {self.scales} scales needs "
+                "at least one."
+            )
+
+    @property
+    def code_bits(self) -> int:
+        """B_max: the bits of the stored code, of which every shorter length is a prefix."""
+        return max(self.lengths)
+
+    @property
+    def length_weights(self) -> tuple[float, ...]:
+        """beta_B = sqrt(B) / sum sqrt(B') of each length (Table `tab:all-parameters`).
+
+        Example:
+            >>> [round(weight, 4) for weight in Config().length_weights]
+            [0.1381, 0.1953, 0.2761, 0.3905]
+        """
+        total = sum(math.sqrt(length) for length in self.lengths)
+        return tuple(math.sqrt(length) / total for length in self.lengths)
+
+    @classmethod
+    def preset(cls, name: str) -> Config:
+        """The paper's settings for a data set: one of `PRESETS`."""
+        if name not in PRESETS:
+            raise ConfigError(f"preset: {name!r} is unknown; there are {', '.join(PRESETS)}.")
+        return PRESETS[name]
+
+    @classmethod
+    def load(cls, path: Path) -> Config:
+        """Read a TOML file of settings over the defaults; a `preset` key picks other defaults."""
+        try:
+            settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not readable as TOML settings ({error}).") from None
+        return cls.preset(str(settings.pop("preset", "default"))).override(settings)
+
+    def override(self, settings: Mapping[str, Any]) -> Config:
+        """A copy with other values; text values are read as the field's own type.
+
+        Example:
+            >>> Config().override({"epochs": "3", "lengths": "8,24"}).lengths
+            (8, 24)
+        """
+        fields = {field.name for field in dataclasses.fields(self)}
+        unknown = sorted(set(settings) - fields)
+        if unknown:
+            raise ConfigError(f"unknown setting {', '.join(unknown)}; there are {', '.join(sorted(fields))}.")
+        return dataclasses.replace(self, **{name: self._read(name, value) for name, value in settings.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values, for JSON."""
+        return {**dataclasses.asdict(self), "lengths": list(self.lengths)}
+
+    def _read(self, name: str, value: Any) -> Any:
+        try:
+            if name == "lengths":
+                parts = value.split(",") if isinstance(value, str) else value
+                return tuple(_whole(part) for part in parts)
+            return _whole(value) if isinstance(getattr(self, name), int) else float(value)
+        except (TypeError, ValueError):
+            kind = type(getattr(self, name)).__name__
+            raise ConfigError(f"{name}: cannot read {value!r} as {kind}.") from None
+
+    def _require_positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{name}: must be a positive number, got {value}.")
+
+    def _require_at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not (value >= least and math.isfinite(value)):
+                raise ConfigError(f"{name}: must be at least {least}, got {value}.")
+
+
+def _whole(value: Any) -> int:
+    number = float(value)
+    if number != int(number):
+        raise ValueError(value)
+    return int(number)
+
+
+PRESETS: dict[str, Config] = {
+    "default": Config(),
+    "mirflickr": Config(alpha=1.2),
+    "coco": Config(alpha=0.9),
+    "iapr": Config(alpha=0.9),
+    "nuswide": Config(alpha=0.9),
+}
+"""The paper's parameter register: settings by data set."""

@@ -1,0 +1,150 @@
+"""Read a user's own data: a CSV, JSONL or Parquet manifest beside a folder of pictures."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from multibit.data.dataset import PairedDataset
+from multibit.errors import DataError
+
+FIELDS = ("id", "image", "text", "texts", "labels")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+def read_manifest(
+    path: Path,
+    *,
+    images: Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str = "|",
+    label_names: Sequence[str] | None = None,
+) -> PairedDataset:
+    """Read one item per row.
+
+    Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels` (names). In CSV, several
+    values of one cell are separated by `separator` or written as a JSON list. Label columns are in alphabetical order.
+
+    Args:
+        path: a .csv, .jsonl or .parquet file, UTF-8.
+        images: folder of the pictures; the manifest's own when None.
+        columns: the file's own column names by field, e.g. {"image": "file_name"}.
+        separator: between several values of one CSV cell.
+        label_names: the only labels allowed, in column order; all that occur when None.
+
+    Raises:
+        DataError: unreadable, empty, a field missing in a row, duplicate ids, an unknown label; with file and row.
+    """
+    names = {name: name for name in FIELDS} | dict(columns or {})
+    if unknown := sorted(set(names) - set(FIELDS)):
+        raise DataError(f"columns: {', '.join(unknown)} is not a field; there are {', '.join(FIELDS)}.")
+    root = path.parent if images is None else images
+    ids: list[str] = []
+    pictures: list[Path | None] = []
+    texts: list[tuple[str, ...]] = []
+    labels: list[tuple[str, ...]] = []
+    for number, row in _rows(path):
+        where = f"{path}, row {number}"
+        fields = {name: _cell(row, names, name, where) for name in ("id", "image", "labels")}
+        ids.append(str(fields["id"]))
+        pictures.append(root / str(fields["image"]) if fields["image"] else None)
+        several = names["texts"] in row
+        written = _cell(row, names, "texts" if several else "text", where)
+        texts.append(_several(written, separator if several else None, where) or ("",))
+        labels.append(_several(fields["labels"], separator, where))
+    if not ids:
+        raise DataError(f"{path}: the manifest is empty; it needs at least one row.")
+    vocabulary = (
+        tuple(label_names) if label_names is not None else tuple(sorted({n for names in labels for n in names}))
+    )
+    try:
+        return PairedDataset(tuple(ids), tuple(pictures), tuple(texts), _multi_hot(labels, vocabulary), vocabulary)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with their number as an editor shows it: the line of a text file, from 1 in Parquet."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: a manifest must end in {', '.join(SUFFIXES)}.")
+    try:
+        if path.suffix.lower() == ".parquet":
+            yield from enumerate(pyarrow.parquet.read_table(path).to_pylist(), start=1)
+            return
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _json_rows(path, file) if path.suffix.lower() == ".jsonl" else _csv_rows(path, file)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error}). Save it as UTF-8.") from None
+    except (OSError, csv.Error, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({error}).") from None
+
+
+def _csv_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(file, strict=True)
+    for row in reader:
+        if None in row or None in row.values():
+            raise DataError(
+                f"{path}, row {reader.line_num}: need {len(reader.fieldnames or [])} cells, as in the header."
+            )
+        yield reader.line_num, row
+
+
+def _json_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, row {number}: not JSON ({error}).") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, row {number}: need an object with the fields {', '.join(FIELDS)}.")
+        yield number, row
+
+
+def _cell(row: Mapping[str, Any], names: Mapping[str, str], field: str, where: str) -> Any:
+    """The row's value of a field; a missing column is an error, an empty value is not (but for the id)."""
+    column = names[field]
+    if column not in row or (field == "id" and row[column] in (None, "")):
+        raise DataError(
+            f"{where}: no {column!r}; it has {', '.join(map(str, row))}. Name the column with --column {field}=NAME."
+        )
+    return row[column]
+
+
+def _several(value: Any, separator: str | None, where: str) -> tuple[str, ...]:
+    """Values of one cell: a list as it is, a JSON list, or text cut at the separator."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        if separator is not None and value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{where}: {value[:40]!r} starts like a JSON list but is none ({error}).") from None
+        else:
+            parts = value.split(separator) if separator else [value]
+            return tuple(part.strip() for part in parts if part.strip())
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise DataError(f"{where}: need a text or a list of texts, got {str(value)[:60]!r}.")
+    return tuple(value)
+
+
+def _multi_hot(labels: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    column = {name: index for index, name in enumerate(vocabulary)}
+    array = np.zeros((len(labels), len(vocabulary)), np.uint8)
+    for row, names in enumerate(labels):
+        for name in names:
+            if name not in column:
+                raise DataError(f"item {row + 1} has the unknown label {name!r}; {len(column)} labels are known.")
+            array[row, column[name]] = 1
+    return array

@@ -1,0 +1,288 @@
+"""Retrieval metrics of Hamming rankings. An item is relevant when it shares at least one label with the query.
+
+Two tie rules: "stable" ranks by (distance, database row), as the paper does; "average" is the exact mean over all
+orders of equally distant items. Nothing is ever sorted, and memory does not grow with queries x database.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.codes import Codes, kernels
+from multibit.codes.distance import common_length
+from multibit.codes.packing import prefix_masks
+from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Ties = Literal["stable", "average"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankingCounts:
+    """What every metric here is computed from, per query.
+
+    Attributes:
+        precision_sum: (Q,) sum of precision@rank over the relevant items ranked at most `at`, ties by row.
+        hits: (Q,) relevant items ranked at most `at`, ties by row.
+        total: (Q, B+1) database items at each Hamming distance.
+        relevant: (Q, B+1) relevant items at each Hamming distance.
+        at: the rank cut.
+    """
+
+    precision_sum: FloatArray
+    hits: IntArray
+    total: IntArray
+    relevant: IntArray
+    at: int
+
+
+def count_rankings(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    bits: int | None = None,
+    at: int | None = None,
+    *,
+    threads: int | None = None,
+) -> RankingCounts:
+    """Rank the database for every query and count; the arguments are those of `average_precision`."""
+    length = common_length(query, database, bits)
+    if at is not None and at < 1:
+        raise ConfigError(f"at: the rank cut must be at least 1, got {at}.")
+    query_words = pack_labels(query_labels, len(query), "query")
+    database_words = pack_labels(database_labels, len(database), "database")
+    if len(query_words) != len(database_words):
+        columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
+        raise DataError(f"labels: {columns[0]} columns for the queries, {columns[1]} for the database.")
+    count = len(query)
+    precision_sum, hits = np.zeros(count), np.zeros(count, np.int64)
+    total, relevant = np.zeros((count, length + 1), np.int64), np.zeros((count, length + 1), np.int64)
+    cut, masks = len(database) if at is None else at, prefix_masks(length)
+
+    def work(first: int, last: int) -> None:
+        kernels.ranking_counts(
+            first, last, query.words, database.words, masks, query_words, database_words,
+            cut, precision_sum, hits, total, relevant,
+        )  # fmt: skip
+
+    kernels.over_queries(work, count, threads)
+    return RankingCounts(precision_sum, hits, total, relevant, cut)
+
+
+def average_precision(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    bits: int | None = None,
+    ties: Ties = "stable",
+    at: int | None = None,
+    *,
+    threads: int | None = None,
+) -> FloatArray:
+    """Average precision of each query.
+
+    AP@k = (sum of precision@i over the relevant items at ranks i <= k) / min(k, R), with R the relevant items in the
+    database; AP@all, the default, is the paper's mAP@all before the mean.
+
+    Args:
+        query: Q codes. database: N codes.
+        query_labels: (Q, C) multi-hot. database_labels: (N, C) multi-hot.
+        bits: prefix length; the full length when None.
+        ties: "stable" ranks equal distances by database row; "average" is the exact mean over all their orders.
+        at: the rank cut k; the whole database when None.
+        threads: all processors when None.
+
+    Returns:
+        (Q,) float64 in [0, 1]; NaN marks a query without any relevant item, for which AP is undefined.
+
+    Raises:
+        DataError: labels that do not fit the codes or each other. ConfigError: an unknown tie rule, at < 1.
+
+    Example:
+        >>> query = Codes.from_signs([[1, 1, 1]])
+        >>> database = Codes.from_signs([[1, 1, 1], [1, 1, -1], [1, -1, 1]])
+        >>> labels = [[1, 0], [0, 1], [1, 0]]
+        >>> average_precision(query, database, [[1, 0]], labels).round(4)  # relevant at ranks 1 and 3
+        array([0.8333])
+        >>> average_precision(query, database, [[1, 0]], labels, ties="average").round(4)  # ranks 2 and 3 are tied
+        array([0.9167])
+    """
+    check_ties(ties)
+    counts = count_rankings(query, database, query_labels, database_labels, bits, at, threads=threads)
+    return average_precision_of(counts, ties)
+
+
+def check_ties(ties: str) -> None:
+    """Refuse a tie rule that does not exist."""
+    if ties not in get_args(Ties):
+        raise ConfigError(f"ties: must be one of {', '.join(get_args(Ties))}, got {ties!r}.")
+
+
+def average_precision_of(counts: RankingCounts, ties: Ties) -> FloatArray:
+    """Average precision (Q,) from counts; NaN where there is no relevant item."""
+    sums = counts.precision_sum if ties == "stable" else _expected_precision_sum(counts)
+    best = np.minimum(counts.relevant.sum(axis=1), counts.at)
+    values: FloatArray = np.divide(sums, best, out=np.full(len(sums), np.nan), where=best > 0)
+    return values
+
+
+def _expected_precision_sum(counts: RankingCounts) -> FloatArray:
+    """Mean of `precision_sum` over all orders of equally distant items, in closed form.
+
+    In a group of n items (r relevant) after s earlier ones (c relevant), the item at place j is relevant with
+    probability r/n and then has on average c + 1 + (j-1)(r-1)/(n-1) relevant items up to itself. With the slope
+    g = (r-1)/(n-1), the sum over the m places inside the cut is r/n (g m + (c + 1 - g (s+1)) (H(s+m) - H(s))).
+    """
+    n, r = counts.total.astype(np.float64), counts.relevant.astype(np.float64)
+    before, found = np.cumsum(n, axis=1) - n, np.cumsum(r, axis=1) - r
+    inside = np.clip(counts.at - before, 0, n)
+    slope = np.divide(r - 1, n - 1, out=np.zeros_like(n), where=n > 1)
+    start = before.astype(np.int64)
+    harmonic = _harmonic_numbers(int(n.sum(axis=1).max(initial=0)))
+    spread = harmonic[start + inside.astype(np.int64)] - harmonic[start]
+    share = np.divide(r, n, out=np.zeros_like(n), where=n > 0)
+    expected = share * (slope * inside + (found + 1 - slope * (before + 1)) * spread)
+    return np.asarray(expected.sum(axis=1))
+
+
+def _harmonic_numbers(count: int) -> FloatArray:
+    """H(0) .. H(count), summed in extended precision since the closed form takes differences of them."""
+    terms = 1 / np.arange(1, count + 1, dtype=np.longdouble)
+    return np.concatenate([[0.0], np.cumsum(terms)]).astype(np.float64)
+
+
+def mean_average_precision(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    bits: int | None = None,
+    ties: Ties = "stable",
+    at: int | None = None,
+    *,
+    threads: int | None = None,
+) -> float:
+    """Mean of `average_precision` over the queries that have a relevant item; the others are counted in a warning.
+
+    Raises:
+        DataError: as `average_precision`, or no query has a relevant item.
+    """
+    values = average_precision(query, database, query_labels, database_labels, bits, ties, at, threads=threads)
+    return mean_defined(values)
+
+
+def mean_defined(values: FloatArray) -> float:
+    """Mean of the values that are defined, with a warning that counts the others.
+
+    Raises:
+        DataError: none is defined.
+
+    Example:
+        >>> mean_defined(np.array([0.25, 0.75]))
+        0.5
+    """
+    undefined = int(np.isnan(values).sum())
+    if undefined == len(values):
+        raise DataError(f"none of the {len(values)} queries has a relevant item in the database: no mean exists.")
+    if undefined:
+        warnings.warn(
+            f"{undefined} of {len(values)} queries have no relevant item in the database; left out of the mean.",
+            UndefinedQueryWarning,
+            stacklevel=3,
+        )
+    return float(np.nanmean(values))
+
+
+def precision_at(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    k: int,
+    bits: int | None = None,
+    *,
+    threads: int | None = None,
+) -> FloatArray:
+    """Share of relevant items among the k first of each query's ranking, ties by row: (Q,) float64.
+
+    With k past the database, the missing ranks count as not relevant.
+
+    Example:
+        >>> codes = Codes.from_signs([[1, 1], [1, -1], [-1, -1]])
+        >>> precision_at(codes.take([0]), codes, [[1]], [[1], [0], [1]], k=2)
+        array([0.5])
+    """
+    counts = count_rankings(query, database, query_labels, database_labels, bits, k, threads=threads)
+    return counts.hits / k
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionRecall:
+    """Points of a precision-recall curve by Hamming radius.
+
+    Attributes:
+        radius: (B+1,) 0 to B. precision, recall: (B+1,) over all pairs within the radius, of all queries together;
+            precision is NaN at radii within which nothing lies.
+    """
+
+    radius: IntArray
+    precision: FloatArray
+    recall: FloatArray
+
+
+def precision_recall(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    bits: int | None = None,
+    *,
+    threads: int | None = None,
+) -> PrecisionRecall:
+    """Precision and recall within each Hamming radius, pooled over all query-item pairs (hash lookup protocol).
+
+    Raises:
+        DataError: as `average_precision`, or no pair is relevant.
+
+    Example:
+        >>> codes = Codes.from_signs([[1, 1], [1, -1], [-1, -1]])
+        >>> points = precision_recall(codes.take([0]), codes, [[1]], [[1], [0], [1]])
+        >>> points.precision.round(2), points.recall
+        (array([1.  , 0.5 , 0.67]), array([0.5, 0.5, 1. ]))
+    """
+    return precision_recall_of(count_rankings(query, database, query_labels, database_labels, bits, threads=threads))
+
+
+def precision_recall_of(counts: RankingCounts) -> PrecisionRecall:
+    """Precision-recall points from counts."""
+    retrieved = counts.total.sum(axis=0).cumsum()
+    correct = counts.relevant.sum(axis=0).cumsum()
+    if not correct[-1]:
+        raise DataError("no query has a relevant item in the database: recall is undefined.")
+    precision = np.divide(correct, retrieved, out=np.full(len(correct), np.nan), where=retrieved > 0)
+    return PrecisionRecall(np.arange(len(correct)), precision, correct / correct[-1])
+
+
+def pack_labels(labels: ArrayLike, rows: int, whose: str) -> NDArray[np.uint64]:
+    """Multi-hot labels (N, C) as (V, N) 64-bit words, so that sharing a label is one AND.
+
+    Raises:
+        DataError: not (rows, C), or a value other than 0 and 1.
+    """
+    array = np.asarray(labels)
+    if array.ndim != 2 or len(array) != rows:
+        raise DataError(f"labels: need ({rows}, C) for the {rows} {whose} codes, got shape {array.shape}.")
+    if not ((array == 0) | (array == 1)).all():
+        raise DataError(f"labels: every value of the {whose} labels must be 0 or 1.")
+    padded = np.zeros((rows, max(1, -(-array.shape[1] // 64)) * 64), np.bool_)
+    padded[:, : array.shape[1]] = array == 1
+    words = np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
+    return np.ascontiguousarray(words.T)

@@ -1,0 +1,210 @@
+"""Two directions x all lengths -> a stream of per-query values; tables and significance read this stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.codes import Codes
+from multibit.errors import DataError
+from multibit.evaluation.metrics import (
+    PrecisionRecall,
+    average_precision,
+    average_precision_of,
+    count_rankings,
+    mean_defined,
+    precision_recall_of,
+)
+from multibit.progress import progress
+
+DIRECTIONS = {"i2t": ("image", "text"), "t2i": ("text", "image")}
+"""Direction -> modality of the query, modality of the database."""
+
+FloatArray = NDArray[np.float64]
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class CodedPairs:
+    """Items with a code for each modality and their labels: a query set or a database.
+
+    Attributes:
+        image, text: N codes each. labels: (N, C) multi-hot.
+    """
+
+    image: Codes
+    text: Codes
+    labels: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        counts = len(self.image), len(self.text), len(self.labels)
+        if len(set(counts)) != 1:
+            raise DataError(f"{counts[0]} image codes, {counts[1]} text codes, {counts[2]} label rows: must be equal.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: NDArray[np.int64]) -> CodedPairs:
+        """Some of the items, in the order given."""
+        return CodedPairs(self.image.take(rows), self.text.take(rows), self.labels[rows])
+
+    def codes(self, modality: str) -> Codes:
+        """The codes of one modality, "image" or "text"."""
+        return self.image if modality == "image" else self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Per-query values of one protocol.
+
+    Attributes:
+        protocol: what is in the database, for people.
+        lengths: the code lengths.
+        queries, database: how many items there are.
+        values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. Metrics: "mAP" ranks ties by
+            database row, "mAP tie-averaged" is the mean over all tie orders; with a rank cut k also "mAP@k" and
+            "precision@k".
+        floors: name -> (Q,) average precision of a ranking that learned nothing, the same in both directions.
+        curves: (direction, bits) -> precision-recall points by Hamming radius.
+    """
+
+    protocol: str
+    lengths: tuple[int, ...]
+    queries: int
+    database: int
+    values: dict[Key, FloatArray]
+    floors: dict[str, FloatArray]
+    curves: dict[tuple[str, int], PrecisionRecall] = field(repr=False)
+
+    @property
+    def undefined(self) -> int:
+        """Queries without any relevant item in the database: left out of every mean."""
+        return int(np.isnan(self.floors["random"]).sum())
+
+    def mean(self, metric: str, direction: str, bits: int) -> float:
+        """Mean over the queries for which the metric is defined."""
+        return float(np.nanmean(self.values[metric, direction, bits]))
+
+    def floor(self, name: str) -> float:
+        """Mean of a floor over the queries for which it is defined."""
+        return float(np.nanmean(self.floors[name]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means and per-query values as plain values, for JSON; undefined values are null."""
+        return {
+            "protocol": self.protocol,
+            "queries": self.queries,
+            "queries_without_relevant_item": self.undefined,
+            "database": self.database,
+            "tie_rule": "distance, then database row",
+            "floors": {name: self.floor(name) for name in self.floors},
+            "means": [
+                {"metric": metric, "direction": direction, "bits": bits, "value": self.mean(metric, direction, bits)}
+                for metric, direction, bits in self.values
+            ],
+            "curves": [
+                {
+                    "direction": direction,
+                    "bits": bits,
+                    "radius": curve.radius.tolist(),
+                    "precision": _plain(curve.precision),
+                    "recall": _plain(curve.recall),
+                }
+                for (direction, bits), curve in self.curves.items()
+            ],
+            "per_query": [
+                {"metric": metric, "direction": direction, "bits": bits, "values": _plain(values)}
+                for (metric, direction, bits), values in self.values.items()
+            ],
+        }
+
+
+def evaluate(
+    query: CodedPairs,
+    database: CodedPairs,
+    lengths: Sequence[int],
+    *,
+    training_labels: ArrayLike,
+    protocol: str = "the whole database",
+    at: int | None = None,
+) -> Evaluation:
+    """Search every query in both directions at every length, and measure.
+
+    Args:
+        query, database: the two sides, with codes at least as long as the longest length.
+        lengths: prefix lengths to measure.
+        training_labels: (n, C) multi-hot, to know which labels are common (popularity floor).
+        protocol: what is in the database, for people.
+        at: also measure mAP@at and precision@at.
+
+    Raises:
+        DataError: an empty side, no query with a relevant item, or codes shorter than a length.
+    """
+    if not len(query) or not len(database):
+        raise DataError(f"nothing to evaluate: {len(query)} queries, {len(database)} database items ({protocol}).")
+    floors = {
+        "random": random_floor(query.labels, database.labels),
+        "popularity": popularity_floor(query.labels, database.labels, training_labels),
+    }
+    if np.isnan(floors["random"]).all():
+        raise DataError(f"none of the {len(query)} queries has a relevant item in the database ({protocol}).")
+    values: dict[Key, FloatArray] = {}
+    curves = {}
+    with progress(f"Ranking, {protocol}", len(DIRECTIONS) * len(lengths), "rankings") as advance:
+        for direction, (asked, searched) in DIRECTIONS.items():
+            sides = query.codes(asked), database.codes(searched), query.labels, database.labels
+            for bits in lengths:
+                counts = count_rankings(*sides, bits)
+                values["mAP", direction, bits] = average_precision_of(counts, "stable")
+                values["mAP tie-averaged", direction, bits] = average_precision_of(counts, "average")
+                curves[direction, bits] = precision_recall_of(counts)
+                if at is not None:
+                    counts = count_rankings(*sides, bits, at)
+                    values[f"mAP@{at}", direction, bits] = average_precision_of(counts, "stable")
+                    values[f"precision@{at}", direction, bits] = counts.hits / at
+                advance()
+    return Evaluation(protocol, tuple(lengths), len(query), len(database), values, floors, curves)
+
+
+def selection_score(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) -> float:
+    """Mean mAP over both directions and all lengths: the number that picks the best epoch on validation data."""
+    means = [
+        mean_defined(
+            average_precision(query.codes(asked), database.codes(searched), query.labels, database.labels, bits)
+        )
+        for asked, searched in DIRECTIONS.values()
+        for bits in lengths
+    ]
+    return float(np.mean(means))
+
+
+def random_floor(query_labels: NDArray[np.uint8], database_labels: NDArray[np.uint8]) -> FloatArray:
+    """Exact expected AP (Q,) of a random order: equal codes, averaged over all tie orders."""
+    query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
+    return average_precision(query, database, query_labels, database_labels, ties="average")
+
+
+def popularity_floor(
+    query_labels: NDArray[np.uint8], database_labels: NDArray[np.uint8], training_labels: ArrayLike
+) -> FloatArray:
+    """AP (Q,) of one order for every query: items with the most common labels first.
+
+    An item's popularity is the sum, over its labels, of their frequency in training: the number of labels that it
+    shares with a random training item, on average.
+    """
+    popularity = database_labels.astype(np.float64) @ np.asarray(training_labels, np.float64).sum(axis=0)
+    order = np.argsort(-popularity, kind="stable")
+    query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
+    return average_precision(query, database, query_labels, database_labels[order], ties="stable")
+
+
+def _equal_codes(count: int) -> Codes:
+    return Codes.from_bits(np.zeros((count, 1), np.uint8))
+
+
+def _plain(values: FloatArray) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

@@ -1,0 +1,45 @@
+"""How many bits of the code each diffusion scale gets (SBO, `eq:bit-budget`)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from multibit.errors import ConfigError
+
+
+def allocate_bits(rho: ArrayLike, total: int) -> tuple[int, ...]:
+    """Share `total` bits in proportion to the quadrature weights, at least one each.
+
+    Largest remainder: each scale gets the whole part of its ideal share, or 1 where that is 0; bits left over go to
+    the largest fractional parts among the scales that were not lifted to 1; bits overspent on lifting are taken back
+    from the largest block.
+
+    Args:
+        rho: (M,) positive quadrature weights, local to long range.
+        total: B_max.
+
+    Returns:
+        m_l of each scale, summing to `total`.
+
+    Raises:
+        ConfigError: fewer bits than scales, or a weight that is not positive.
+
+    Example:
+        >>> allocate_bits([3.8768, 2.6967, 0.3203, 0.0047], 128)
+        (71, 50, 6, 1)
+    """
+    weights = np.asarray(rho, dtype=np.float64)
+    if weights.ndim != 1 or not len(weights) or not (np.isfinite(weights) & (weights > 0)).all():
+        raise ConfigError(f"rho: need one or more positive weights, got {weights}.")
+    if total < len(weights):
+        raise ConfigError(f"{total} bits cannot serve {len(weights)} scales: each needs at least one.")
+    ideal = total * weights / weights.sum()
+    bits = np.maximum(np.floor(ideal).astype(int), 1)
+    left = total - bits.sum()
+    if left > 0:
+        remainder = np.where(ideal >= 1, ideal - np.floor(ideal), -1.0)
+        bits[np.argsort(-remainder, kind="stable")[:left]] += 1
+    for _ in range(-left):
+        bits[bits.argmax()] -= 1
+    return tuple(int(count) for count in bits)

@@ -1,0 +1,156 @@
+"""Features -> relaxed nested code: a projection per modality, then one linear head per diffusion scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from multibit.errors import ConfigError, DataError
+from multibit.files import fingerprint, read_arrays, write_arrays
+
+Modality = Literal["image", "text"]
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+KIND, VERSION = "hash model", 1
+ENCODE_ROWS = 4096  # rows per forward pass of `encode`: bounds its memory
+
+
+class HashModel(nn.Module):
+    """Maps feature vectors of either modality to relaxed codes in (-1, 1).
+
+    The M scale heads are independent linear maps of the shared feature (`eq:scale-subblocks`); stacked they are one
+    matrix, whose output is already the concatenation of the blocks, local to long range.
+
+    Attributes:
+        image_dim, text_dim: lengths of the feature vectors.
+        blocks: bits of each scale, local to long range; their sum is the code length.
+        hidden: width of the hidden layer of each projection. dimension: d, width of the shared feature.
+
+    Example:
+        >>> model = HashModel(image_dim=20, text_dim=12, blocks=(5, 2, 1), hidden=16, dimension=8)
+        >>> model.encode(np.zeros((3, 12)), "text").shape
+        (3, 8)
+    """
+
+    def __init__(
+        self,
+        image_dim: int,
+        text_dim: int,
+        blocks: Sequence[int],
+        hidden: int = 1280,
+        dimension: int = 512,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if min(image_dim, text_dim, hidden, dimension, *blocks) < 1:
+            raise ConfigError(f"sizes must be positive, got {image_dim}, {text_dim}, {hidden}, {dimension}, {blocks}.")
+        self.image_dim, self.text_dim = image_dim, text_dim
+        self.blocks = tuple(int(width) for width in blocks)
+        self.hidden, self.dimension, self.dropout = hidden, dimension, dropout
+        self.projections = nn.ModuleDict(
+            {
+                "image": Projection(image_dim, hidden, dimension, dropout),
+                "text": Projection(text_dim, hidden, dimension, dropout),
+            }
+        )
+        self.heads = nn.Linear(dimension, sum(self.blocks))
+
+    @property
+    def bits(self) -> int:
+        """B_max, the length of the code."""
+        return sum(self.blocks)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.heads.weight.device
+
+    def forward(self, features: Tensor, modality: Modality) -> Tensor:
+        """(n, d_m) features -> (n, B_max) relaxed code in (-1, 1)."""
+        z = self.projections[modality](features)  # (n, d)
+        return torch.tanh(self.heads(z))  # (n, B_max)
+
+    def encode(self, features: ArrayLike, modality: Modality) -> NDArray[np.float32]:
+        """Relaxed codes of (n, d_m) features, without dropout: (n, B_max) float32 in [-1, 1].
+
+        A pure function of each row; rounding differs by about 1e-6 with the number of rows encoded together.
+
+        Raises:
+            DataError: features of another length, or not finite. ConfigError: unknown modality.
+        """
+        if modality not in MODALITIES:
+            raise ConfigError(f"modality: must be image or text, got {modality!r}.")
+        array = np.asarray(features)
+        needed = self.image_dim if modality == "image" else self.text_dim
+        if array.ndim != 2 or array.shape[1] != needed:
+            raise DataError(f"{modality} features: need (n, {needed}), got shape {array.shape}.")
+        was_training = self.training
+        self.eval()
+        out = np.empty((len(array), self.bits), np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(array), ENCODE_ROWS):
+                block = torch.from_numpy(np.array(array[start : start + ENCODE_ROWS], np.float32))
+                if not torch.isfinite(block).all():
+                    raise DataError(
+                        f"{modality} features: rows {start}..{start + len(block)} hold a value that is not finite."
+                    )
+                out[start : start + len(block)] = self(block.to(self.device), modality).cpu().numpy()
+        self.train(was_training)
+        return out
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of the weights: the identity of the codes that this model makes."""
+        return fingerprint(*(tensor.cpu().numpy() for tensor in self.state_dict().values()))
+
+    def save(self, path: Path) -> None:
+        """Write weights and sizes to one safetensors file, in one step."""
+        sizes = {
+            "image_dim": self.image_dim,
+            "text_dim": self.text_dim,
+            "blocks": self.blocks,
+            "hidden": self.hidden,
+            "dimension": self.dimension,
+            "dropout": self.dropout,
+        }
+        weights = {name: tensor.cpu().numpy() for name, tensor in self.state_dict().items()}
+        write_arrays(path, weights, sizes, kind=KIND, version=VERSION)
+
+    @classmethod
+    def load(cls, path: Path) -> HashModel:
+        """Read what `save` wrote.
+
+        Raises:
+            FormatError: torn, newer, or another kind of file.
+        """
+        weights, sizes = read_arrays(path, kind=KIND, version=VERSION)
+        model = cls(**sizes)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        return model.eval()
+
+
+class Projection(nn.Module):
+    """E^m: input features -> shared feature, a two-layer MLP.
+
+    Input rows are brought to the length sqrt(d_m), so only their direction counts, as for CLIP features, and the
+    network sees values of about unit size whatever encoder they come from.
+    """
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.gain = inputs**0.5
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, outputs),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(n, inputs) -> (n, outputs)."""
+        return self.layers(functional.normalize(features, dim=1) * self.gain)  # type: ignore[no-any-return]

@@ -1,0 +1,209 @@
+"""The training loop. It is given training pairs and a score; it cannot see a query or a database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from multibit.config import Config
+from multibit.data.features import Pairs
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.files import fingerprint, replacing
+from multibit.hashing.bits import allocate_bits
+from multibit.hashing.model import HashModel
+from multibit.hashing.objective import Objective
+from multibit.progress import progress
+from multibit.relation import RelationTeacher
+
+Score = Callable[[HashModel], float]
+"""Quality of a model on validation data, larger is better."""
+
+Weights = dict[str, Tensor]
+STATE_VERSION = 1
+
+
+@dataclass
+class TrainingState:
+    """Where a training stands after an epoch: all that is needed to go on, or to take the best model.
+
+    Attributes:
+        epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
+        model, optimizer, schedule: their state dictionaries.
+        history: one row per epoch: mean of every part of the objective, learning rate, validation mAP if scored.
+    """
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_score: float = float("-inf")
+    best: Weights = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> HashModel:
+    """A new model for these features, its blocks set by the teacher's weights, initialised from the seed."""
+    blocks = allocate_bits(teacher.rho, config.code_bits)
+    dimensions = training.image.shape[1], training.text.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout)
+
+
+def fit(
+    model: HashModel,
+    teacher: RelationTeacher,
+    training: Pairs,
+    config: Config,
+    score: Score | None,
+    *,
+    state_file: Path | None = None,
+    save_every: float = 10.0,
+) -> TrainingState:
+    """Train `model` and leave it at its best epoch.
+
+    Args:
+        model: as `build_model` makes it, on the device to train on.
+        teacher: fitted to the training labels.
+        training: n >= 2 pairs. config: the settings.
+        score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
+        state_file: where to keep the state; if it exists, training goes on from there, bit for bit on a CPU.
+        save_every: least seconds between two writes of the state.
+
+    Raises:
+        DataError: fewer than two pairs. MismatchError: the state is of another training. FormatError: it is torn.
+        ConfigError: the loss is no longer finite.
+    """
+    if len(training) < 2:
+        raise DataError(f"training needs at least 2 pairs to rank, got {len(training)}.")
+    device = model.device
+    objective = Objective(config, model.blocks, tuple(teacher.rho))
+    image, text = torch.from_numpy(training.image).to(device), torch.from_numpy(training.text).to(device)
+    relations = _embeddings(teacher, training).to(device)  # (1+M, n, C)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
+    steps = -(-len(training) // config.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs * steps)
+    identity = fingerprint(config.to_dict(), model.blocks, training.image, training.text, training.labels)
+    state = _resume(state_file, identity, model, optimizer, schedule)
+    saved = time.monotonic()
+    with progress("Training", config.epochs, "epochs") as advance:
+        advance(state.epoch)
+        for epoch in range(state.epoch + 1, config.epochs + 1):
+            model.train()
+            sums = torch.zeros(len(objective.names), device=device)
+            rate = float(schedule.get_last_lr()[0])
+            with _seeded(config.seed, epoch, device):  # dropout: a pure function of seed and epoch
+                for rows, text_rows in _batches(training, config, epoch):
+                    h_image = model(image[rows], "image")  # (b, B_max)
+                    h_text = model(text[text_rows], "text")  # (b, B_max)
+                    e = relations[:, rows]  # (1+M, b, C)
+                    parts = objective(h_image, h_text, e @ e.mT)
+                    optimizer.zero_grad(set_to_none=True)
+                    parts.total.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                    schedule.step()
+                    sums += parts.values * (len(rows) / len(training))
+            state.epoch = epoch
+            _record(state, objective, sums, rate)
+            _keep_best(state, model, None if score is None else score(model))
+            advance(1, note=_note(state))
+            if state_file and (time.monotonic() - saved >= save_every or epoch == config.epochs):
+                _save_state(state_file, identity, state, model, optimizer, schedule)
+                saved = time.monotonic()
+    model.load_state_dict(state.best)
+    model.eval()
+    return state
+
+
+def _embeddings(teacher: RelationTeacher, training: Pairs) -> Tensor:
+    """(1+M, n, C) float32: row products within one of them are g*, then g_l of each scale."""
+    rows = [teacher.embed(training.labels, scale) for scale in (None, *range(teacher.scales))]
+    return torch.from_numpy(np.stack(rows).astype(np.float32))
+
+
+def _batches(training: Pairs, config: Config, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shuffled rows of an epoch, and one text row of each: a pure function of seed and epoch."""
+    generator = np.random.default_rng([config.seed, epoch])
+    order = generator.permutation(len(training))
+    counts = np.diff(training.offsets)
+    text_rows = training.offsets[:-1] + (generator.random(len(training)) * counts).astype(np.int64)
+    for start in range(0, len(order), config.batch_size):
+        rows = order[start : start + config.batch_size]
+        yield torch.from_numpy(rows), torch.from_numpy(text_rows[rows])
+
+
+class _seeded:  # noqa: N801 - reads as a statement
+    """Seed torch for one epoch and leave the caller's random state as it was."""
+
+    def __init__(self, seed: int, epoch: int, device: torch.device) -> None:
+        self._seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+        self._fork = torch.random.fork_rng(devices=[] if device.type == "cpu" else [device])
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *error: Any) -> None:
+        self._fork.__exit__(*error)
+
+
+def _record(state: TrainingState, objective: Objective, sums: Tensor, rate: float) -> None:
+    """Append the epoch to the history."""
+    values = dict(zip(objective.names, sums.tolist(), strict=True))
+    if not np.isfinite(values["total"]):
+        raise ConfigError(f"the loss is {values['total']} in epoch {state.epoch}: try a smaller learning_rate.")
+    state.history.append({"epoch": state.epoch, **values, "learning_rate": rate})
+
+
+def _keep_best(state: TrainingState, model: HashModel, score: float | None) -> None:
+    """Keep the weights if they score better than all before (the first of equals), or always without a score."""
+    if score is not None:
+        state.history[-1]["validation_mAP"] = score
+    if score is None or score > state.best_score:
+        state.best_score, state.best_epoch = state.best_score if score is None else score, state.epoch
+        state.best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def _note(state: TrainingState) -> str:
+    last = state.history[-1]
+    loss = f"loss {last['total']:.3f}"
+    if "validation_mAP" not in last:
+        return loss
+    return f"{loss}, mAP {last['validation_mAP']:.3f} (best {state.best_score:.3f})"
+
+
+def _save_state(
+    path: Path, identity: str, state: TrainingState, model: HashModel, optimizer: Any, schedule: Any
+) -> None:
+    state.model, state.optimizer, state.schedule = model.state_dict(), optimizer.state_dict(), schedule.state_dict()
+    with replacing(path) as temporary:
+        torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, temporary)
+
+
+def _resume(path: Path | None, identity: str, model: HashModel, optimizer: Any, schedule: Any) -> TrainingState:
+    if path is None or not path.exists():
+        return TrainingState()
+    try:
+        content = torch.load(path, map_location=model.device, weights_only=True)
+        version, found = content.pop("version"), content.pop("identity")
+    except Exception as error:  # torch raises many kinds for a torn file
+        raise FormatError(f"{path}: the saved training state is torn ({error}). Delete it to start again.") from None
+    if version > STATE_VERSION:
+        raise FormatError(f"{path}: written by a newer multibit (state version {version}, here {STATE_VERSION}).")
+    if found != identity:
+        raise MismatchError(
+            f"{path}: belongs to a training with other settings or data. Choose another folder or delete it."
+        )
+    state = TrainingState(**content)
+    model.load_state_dict(state.model)
+    optimizer.load_state_dict(state.optimizer)
+    schedule.load_state_dict(state.schedule)
+    return state

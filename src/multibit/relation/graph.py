@@ -1,0 +1,95 @@
+"""Training labels -> PPMI label graph W, normalised Laplacian L, label specificity s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.errors import ConfigError, DataError
+
+FloatArray = NDArray[np.float64]
+
+
+def check_labels(labels: ArrayLike, *, columns: int | None = None) -> FloatArray:
+    """Multi-hot labels as float64, or a sentence about what is wrong.
+
+    Args:
+        labels: (N, C), every value 0 or 1.
+        columns: C that is needed, where it is fixed.
+
+    Raises:
+        DataError: not two-dimensional, another C, or a value other than 0 and 1.
+    """
+    array = np.asarray(labels)
+    if array.ndim != 2:
+        raise DataError(f"labels: need a matrix (items, labels), got shape {array.shape}.")
+    if columns is not None and array.shape[1] != columns:
+        raise DataError(f"labels: {array.shape[1]} columns, but the label graph has {columns} labels.")
+    wrong = np.argwhere((array != 0) & (array != 1))
+    if len(wrong):
+        row, column = wrong[0]
+        value = array[row, column]
+        raise DataError(f"labels: row {row}, column {column} is {value}; every value must be 0 or 1.")
+    return array.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelGraph:
+    """How the labels of a training set occur together.
+
+    Attributes:
+        weights: W (C, C), positive pointwise mutual information of two labels, 0 on the diagonal (`eq:ppmi-graph`).
+        laplacian: L (C, C) = I - D^-1/2 W D^-1/2. A label that never co-occurs has 1 on its diagonal.
+        specificity: s (C,) = log((N+1)/(n_a+1)): rare labels weigh more, a label on every item weighs nothing.
+        cooccurrence: (C, C), items that carry both labels.
+
+    Example:
+        >>> graph = LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]])
+        >>> graph.weights.round(2)
+        array([[0.  , 0.64, 0.  ],
+               [0.64, 0.  , 0.  ],
+               [0.  , 0.  , 0.  ]])
+    """
+
+    weights: FloatArray
+    laplacian: FloatArray
+    specificity: FloatArray
+    cooccurrence: FloatArray
+
+    @classmethod
+    def from_labels(cls, labels: ArrayLike, epsilon: float = 0.1) -> LabelGraph:
+        """Build the graph of (N, C) multi-hot training labels.
+
+        Raises:
+            DataError: wrong shape or values, no rows, or no label at all.
+            ConfigError: epsilon is not positive.
+        """
+        if not epsilon > 0:
+            raise ConfigError(f"epsilon: must be positive, got {epsilon}.")
+        y = check_labels(labels)  # (N, C)
+        items = len(y)
+        if not y.any():
+            raise DataError(f"labels: all {items} rows are without a label, so there is no relation to learn.")
+        cooccurrence = y.T @ y  # (C, C), n_ab
+        count = np.diag(cooccurrence)  # (C,), n_a
+        weights = _ppmi(cooccurrence, count, items, epsilon)
+        specificity = np.log((items + 1) / (count + 1))
+        return cls(weights, _normalized_laplacian(weights), specificity, cooccurrence)
+
+
+def _ppmi(cooccurrence: FloatArray, count: FloatArray, items: int, epsilon: float) -> FloatArray:
+    expected = np.outer(count + epsilon, count + epsilon)
+    information = np.log((cooccurrence + epsilon) * items / expected)
+    weights = np.where(cooccurrence > 0, np.maximum(information, 0.0), 0.0)
+    np.fill_diagonal(weights, 0.0)
+    return weights
+
+
+def _normalized_laplacian(weights: FloatArray) -> FloatArray:
+    degree = weights.sum(axis=1)  # (C,)
+    with np.errstate(divide="ignore"):
+        scale = np.where(degree > 0, degree**-0.5, 0.0)
+    laplacian: FloatArray = np.eye(len(weights)) - scale[:, None] * weights * scale[None, :]
+    return laplacian

@@ -1,0 +1,6 @@
+"""Evaluations and searches -> tables and pictures that people read."""
+
+from multibit.report.sheet import Search, contact_sheet
+from multibit.report.tables import Table, accuracy_table, hits_table
+
+__all__ = ["Search", "Table", "accuracy_table", "contact_sheet", "hits_table"]

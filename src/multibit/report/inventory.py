@@ -1,0 +1,107 @@
+"""What is in a file or folder: for `multibit info`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from multibit.codes import Codes
+from multibit.data import FeatureStore, PairedDataset
+from multibit.data.manifest import SUFFIXES, read_manifest
+from multibit.errors import DataError
+from multibit.runs import STATE_FILE, Run
+from multibit.search import Index
+
+
+def describe(path: Path) -> dict[str, str]:
+    """Facts about a data set, feature store, run, index or codes file, by name, for people.
+
+    Raises:
+        DataError: nothing there, or nothing of ours. FormatError: torn or newer.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder.")
+    if (path / "run.json").exists() or (path / STATE_FILE).exists():
+        return _run(Run.load(path))
+    if (path / "store.json").exists():
+        return _features(FeatureStore.open(path))
+    if path.suffix == ".mbx":
+        return _index(Index.load(path))
+    if path.suffix == ".npz":
+        return _npz(path)
+    if path.suffix.lower() in SUFFIXES:
+        return {"what": "data set", **_dataset(read_manifest(path))}
+    raise DataError(
+        f"{path}: not a data set ({', '.join(SUFFIXES)}), feature store, run folder, index (.mbx) or .npz file."
+    )
+
+
+def _dataset(data: PairedDataset) -> dict[str, str]:
+    counts = data.labels.sum(axis=0)
+    common = ", ".join(f"{data.label_names[i]} ({counts[i]})" for i in np.argsort(-counts, kind="stable")[:5])
+    texts = Counter(len(texts) for texts in data.texts)
+    facts = {
+        "items": f"{len(data):,}",
+        "labels": f"{len(data.label_names)}, {data.labels.sum() / len(data):.2f} per item",
+        "most common labels": common,
+        "items without label": f"{int((data.labels.sum(axis=1) == 0).sum()):,}",
+        "texts per item": ", ".join(f"{n} ({count:,} items)" for n, count in sorted(texts.items())),
+        "fingerprint": data.fingerprint(),
+    }
+    images = [image for image in data.images if image is not None]
+    if images:
+        facts["pictures"] = f"{len(images):,}, of which {sum(not image.is_file() for image in images):,} are missing"
+    return facts
+
+
+def _features(store: FeatureStore) -> dict[str, str]:
+    return {
+        "what": "features",
+        **_dataset(store.dataset),
+        "image features": f"{store.image.shape[1]}-d {store.image.dtype}, {store.recipe.image.name}",
+        "text features": f"{store.text.shape[1]}-d {store.text.dtype}, {store.recipe.text.name}",
+        "skipped items": f"{len(store.skipped):,}",
+        "with features": store.fingerprint(),
+    }
+
+
+def _run(run: Run) -> dict[str, str]:
+    split, config = run.split, run.config
+    return {
+        "what": "run",
+        "code": f"{run.model.bits} bits, trained at {', '.join(map(str, config.lengths))}",
+        "blocks": f"{', '.join(map(str, run.model.blocks))} bits, local to long range",
+        "settings": ", ".join(f"{name} {value}" for name, value in config.to_dict().items() if name != "lengths"),
+        "selected epoch": f"{run.record['selection']['epoch']}, {run.record['selection']['rule']}",
+        "split": f"{len(split.train):,} train, {len(split.validation):,} validation, {len(split.query):,} query, "
+        f"{len(split.database):,} database, {len(split.unseen):,} of them unseen",
+        "labels": f"{len(run.label_names)}",
+        "image features": f"{run.model.image_dim}-d, {run.recipe.image.name}",
+        "text features": f"{run.model.text_dim}-d, {run.recipe.text.name}",
+        "parameters": f"{sum(p.numel() for p in run.model.parameters()):,}",
+        "model": run.record["model"],
+        "data": run.record["data"],
+        "versions": ", ".join(f"{name} {value}" for name, value in run.record["versions"].items()),
+    }
+
+
+def _index(index: Index) -> dict[str, str]:
+    assert index.codes is not None  # an empty index is never saved
+    return {
+        "what": "index",
+        "items": f"{len(index):,}",
+        "code": f"{index.codes.bits} bits, {index.codes.nbytes / len(index):.0f} bytes per item",
+        "model": index.model or "unknown",
+    }
+
+
+def _npz(path: Path) -> dict[str, str]:
+    with np.load(path, allow_pickle=False) as file:
+        keys = set(file.files)
+        if {"image", "text", "bits"} <= keys and "labels" not in keys:
+            bits = int(file["bits"])
+            codes = Codes.from_bytes(file["image"], bits)
+            return {"what": "codes", "items": f"{len(codes):,}", "code": f"{bits} bits", "model": str(file["model"])}
+    return _features(FeatureStore.open(path))

@@ -1,0 +1,108 @@
+"""Evaluations -> tables, for the terminal and for markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import rich.box
+import rich.table
+
+from multibit.evaluation.protocol import DIRECTIONS, Evaluation
+from multibit.search import Hit
+
+ARROWS = {"i2t": "image-to-text", "t2i": "text-to-image"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text cells under headings; numbers are formatted already.
+
+    Attributes:
+        title: what it shows. header: a heading per column. rows: cells. note: what to know when reading it.
+
+    Example:
+        >>> print(Table("Floors", ("name", "mAP"), (("random", "7.65"),), "in percent").markdown())
+        **Floors**
+        <BLANKLINE>
+        | name | mAP |
+        |---|--:|
+        | random | 7.65 |
+        <BLANKLINE>
+        in percent
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """GitHub-flavoured markdown; columns after the first are right-aligned."""
+        lines = [
+            f"**{self.title}**",
+            "",
+            "| " + " | ".join(self.header) + " |",
+            "|---" + "|--:" * (len(self.header) - 1) + "|",
+            *("| " + " | ".join(row) + " |" for row in self.rows),
+        ]
+        return "\n".join([*lines, "", self.note] if self.note else lines)
+
+    def rich(self) -> rich.table.Table:
+        """For the terminal."""
+        table = rich.table.Table(
+            title=self.title, caption=self.note or None, box=rich.box.SIMPLE_HEAD, title_justify="left",
+            caption_justify="left",
+        )  # fmt: skip
+        for number, heading in enumerate(self.header):
+            table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def accuracy_table(evaluation: Evaluation) -> Table:
+    """MAP in percent at every length, both directions, above the floors of a ranking that learned nothing."""
+    rows = [
+        (f"{ARROWS[direction]}, {metric}", *_cells(evaluation, metric, direction))
+        for metric in _metrics(evaluation)
+        for direction in DIRECTIONS
+    ]
+    floors = {"popularity": "most common labels first", "random": "random order"}
+    for name, meaning in floors.items():
+        value = _percent(evaluation.floor(name))
+        rows.append((f"floor: {meaning}", *[value] * len(evaluation.lengths)))
+    note = f"In percent. {evaluation.queries:,} queries, {evaluation.database:,} items searched; mAP ranks ties by row."
+    if evaluation.undefined:
+        note += f" {evaluation.undefined:,} queries without any relevant item are left out of the means."
+    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
+    return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), note)
+
+
+def hits_table(hits: Sequence[Hit], searched: str, bits: int) -> Table:
+    """Hits of one search, best first; `searched` is the modality of the hits, "image" or "text"."""
+    rows = tuple(
+        (
+            str(hit.rank),
+            str(hit.distance),
+            str(hit.id),
+            ", ".join(hit.payload.get("labels") or ()),
+            str(hit.payload.get(searched) or ""),
+        )
+        for hit in hits
+    )
+    return Table(
+        f"{len(hits)} nearest {searched}s at {bits} bits", ("rank", "distance", "id", "labels", searched), rows
+    )
+
+
+def _metrics(evaluation: Evaluation) -> Sequence[str]:
+    return list(dict.fromkeys(metric for metric, _, _ in evaluation.values))
+
+
+def _cells(evaluation: Evaluation, metric: str, direction: str) -> list[str]:
+    return [_percent(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"

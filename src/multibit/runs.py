@@ -1,0 +1,279 @@
+"""Training pairs -> trained model, and the run folder that keeps it with everything needed to repeat it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from multibit.codes import Codes
+from multibit.config import Config
+from multibit.data import FeatureStore, Pairs, Recipe, Split
+from multibit.data.encoders import load_picture_encoder, load_text_encoder
+from multibit.data.pictures import open_picture
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, selection_score
+from multibit.files import read_json, replacing, write_json
+from multibit.hashing.model import HashModel, Modality
+from multibit.hashing.train import TrainingState, build_model, fit
+from multibit.relation import RelationTeacher
+from multibit.search import Index
+
+KIND, VERSION = "run", 1
+STATE_FILE = "training-state.pt"
+PROTOCOLS = {
+    "in": "training items in the database",
+    "out": "training items kept out of the database",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What `train` returns.
+
+    Attributes:
+        model: at its best epoch. teacher: that it learned from. config: the settings.
+        state: history of all parts of the objective and of the selection score.
+    """
+
+    model: HashModel
+    teacher: RelationTeacher
+    config: Config
+    state: TrainingState
+
+
+def train(
+    training: Pairs,
+    validation: Pairs | None = None,
+    config: Config | None = None,
+    *,
+    device: str = "cpu",
+    state_file: Path | None = None,
+    save_every: float = 10.0,
+) -> Training:
+    """Build the relation teacher, train one nested model, keep its best epoch.
+
+    Nothing but these pairs can reach the model. The best epoch is that of the largest validation mAP (validation
+    queries against training pairs), averaged over both directions and all lengths; without validation pairs the last
+    epoch is kept.
+
+    Args:
+        training: n >= 2 pairs. validation: to select the epoch. config: the defaults when None.
+        device: "cpu" or "cuda". state_file: keeps the state, so that a killed training goes on from there.
+        save_every: least seconds between two writes of the state.
+
+    Raises:
+        DataError: fewer than two pairs, no label among them, or a value that is not finite. ConfigError: a setting out
+            of range, or no such device. MismatchError, FormatError: the state file is of another training, or torn.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.eye(2, dtype=np.uint8)[np.arange(8) % 2]
+        >>> noisy = [(labels + rng.normal(0, 0.1, labels.shape)).astype(np.float32) for _ in range(2)]
+        >>> pairs = Pairs(*noisy, np.arange(9), labels)
+        >>> small = Config(lengths=(4, 8), scales=2, hidden=16, dimension=8, epochs=3)
+        >>> result = train(pairs, pairs, small)
+        >>> encode(result.model, pairs).image
+        Codes(8 items, 8 bits)
+    """
+    settings = Config() if config is None else config
+    teacher = RelationTeacher.fit(training.labels, settings.alpha, settings.eta, settings.scales, settings.epsilon)
+    model = build_model(training, teacher, settings).to(check_device(device))
+
+    def score(current: HashModel) -> float:
+        assert validation is not None
+        return selection_score(encode(current, validation), encode(current, training), settings.lengths)
+
+    use_score = score if validation is not None and len(validation) else None
+    state = fit(model, teacher, training, settings, use_score, state_file=state_file, save_every=save_every)
+    return Training(model.to("cpu"), teacher, settings, state)
+
+
+def encode(model: HashModel, pairs: Pairs) -> CodedPairs:
+    """Codes of both modalities; an item with several texts is encoded by their mean."""
+    return CodedPairs(
+        Codes.from_signs(model.encode(pairs.image, "image")),
+        Codes.from_signs(model.encode(pairs.mean_text, "text")),
+        pairs.labels,
+    )
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has it.
+
+    Raises:
+        ConfigError: unknown, or not on this machine.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device: must be cpu or cuda, got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda was asked for, but torch sees no GPU here. Use cpu.")
+    return device
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained model with everything that made it, as kept in a run folder.
+
+    Attributes:
+        folder: where it lies. config, model, teacher, split: as trained. recipe: of the features.
+        label_names: meaning of the label columns.
+        record: `run.json`: also data fingerprint, feature source, versions, selection.
+    """
+
+    folder: Path
+    config: Config
+    model: HashModel
+    teacher: RelationTeacher
+    split: Split
+    recipe: Recipe
+    label_names: tuple[str, ...]
+    record: dict[str, Any]
+
+    @classmethod
+    def create(cls, folder: Path, store: FeatureStore, split: Split, config: Config, *, device: str = "cpu") -> Run:
+        """Train on a feature store by a split, and keep the result; an unfinished run in `folder` goes on.
+
+        Raises:
+            DataError: `folder` holds a finished run, or the rows of the split do not fit the store.
+        """
+        if (folder / "run.json").exists():
+            raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
+        if int(max(split.database.max(), split.query.max())) >= len(store):
+            raise DataError(f"the split names row {split.database.max()}, the features have {len(store)} rows.")
+        folder.mkdir(parents=True, exist_ok=True)
+        training, validation = store.take(split.train), store.take(split.validation)
+        result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
+        state = result.state
+        result.model.save(folder / "model.safetensors")
+        result.teacher.save(folder / "teacher.safetensors")
+        split.save(folder / "split.safetensors")
+        with replacing(folder / "history.jsonl") as temporary:
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
+        record = {
+            "config": config.to_dict(),
+            "model": result.model.fingerprint(),
+            "blocks": list(result.model.blocks),
+            "recipe": store.recipe.to_dict(),
+            "label_names": list(store.dataset.label_names),
+            "data": store.fingerprint(),
+            "features": str(store.source.resolve()) if store.source else None,
+            "selection": {
+                "epoch": state.best_epoch,
+                "validation_mean_mAP": state.best_score if len(validation) else None,
+                "rule": "largest validation mean mAP" if len(validation) else "last epoch, no validation rows",
+            },
+            "device": device,
+            "threads": torch.get_num_threads(),
+            "versions": {
+                **{name: version(name) for name in ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")},
+                "python": platform.python_version(),
+                "processor": platform.machine(),
+            },
+        }
+        write_json(folder / "run.json", record, kind=KIND, version=VERSION)  # last: its presence says "finished"
+        (folder / STATE_FILE).unlink(missing_ok=True)
+        return cls.load(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Run:
+        """Open a finished run.
+
+        Raises:
+            FormatError: unfinished, torn, newer, or files of different runs.
+        """
+        if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
+            raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
+        record = read_json(folder / "run.json", kind=KIND, version=VERSION)
+        model = HashModel.load(folder / "model.safetensors")
+        if model.fingerprint() != record["model"]:
+            raise FormatError(f"{folder}: model.safetensors is not the model that run.json describes.")
+        return cls(
+            folder,
+            Config().override(record["config"]),
+            model,
+            RelationTeacher.load(folder / "teacher.safetensors"),
+            Split.load(folder / "split.safetensors"),
+            Recipe.from_dict(record["recipe"]),
+            tuple(record["label_names"]),
+            record,
+        )
+
+    def open_features(self, path: Path | None = None) -> FeatureStore:
+        """The features that the run was trained on, or others made by the same recipe.
+
+        Raises:
+            DataError: no path is known. MismatchError: another recipe.
+        """
+        where = path or (Path(self.record["features"]) if self.record["features"] else None)
+        if where is None:
+            raise DataError(f"{self.folder}: does not know where its features are; name them.")
+        store = FeatureStore.open(where)
+        self.recipe.require(store.recipe, str(where))
+        return store
+
+    def require_own(self, store: FeatureStore) -> None:
+        """Refuse features that the split of the run does not belong to.
+
+        Raises:
+            MismatchError: other data; with its own split unknown, training items could be among the queries.
+        """
+        if store.fingerprint() != self.record["data"]:
+            raise MismatchError(
+                f"{store.source or 'these features'}: not the data that the run's split belongs to, so training items "
+                "could be among the queries."
+            )
+
+    def build_index(self, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None) -> Index:
+        """Encode one modality of some items (all when None) into an index that knows picture, text and labels."""
+        chosen = np.arange(len(store)) if rows is None else rows
+        index = Index(model=self.model.fingerprint())
+        codes = encode(self.model, store.take(chosen)).codes(modality)
+        index.add([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+        return index
+
+    def encode_text(self, text: str) -> Codes:
+        """The code of a raw text, by the text encoder that the run was trained with."""
+        encoder = load_text_encoder(self.recipe.text.name)
+        self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "this machine's encoders")
+        return Codes.from_signs(self.model.encode(encoder.encode([text]), "text"))
+
+    def encode_picture(self, path: Path) -> Codes:
+        """The code of a picture file, by the picture encoder that the run was trained with."""
+        encoder = load_picture_encoder(self.recipe.image.name)
+        self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
+        features = encoder.encode([encoder.prepare(open_picture(path))])
+        return Codes.from_signs(self.model.encode(features, "image"))
+
+    def evaluate(self, store: FeatureStore, *, at: int | None = None) -> list[Evaluation]:
+        """Measure the query set against both databases: with and without the training and validation items.
+
+        A protocol whose database is empty is left out.
+
+        Raises:
+            MismatchError: these are not the features that the split of the run belongs to.
+        """
+        self.require_own(store)
+        query = encode(self.model, store.take(self.split.query))
+        labels = store.dataset.labels[self.split.train]
+        databases = {"in": self.split.database, "out": self.split.unseen}
+        return [
+            evaluate(
+                query,
+                encode(self.model, store.take(rows)),
+                self.config.lengths,
+                training_labels=labels,
+                protocol=PROTOCOLS[name],
+                at=at,
+            )
+            for name, rows in databases.items()
+            if len(rows)
+        ]

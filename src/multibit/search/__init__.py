@@ -1,0 +1,5 @@
+"""Codes -> an index that answers the nearest items at any prefix length."""
+
+from multibit.search.index import Hit, Index, SearchResult
+
+__all__ = ["Hit", "Index", "SearchResult"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from multibit.errors import FormatError
 
@@ -95,7 +95,7 @@ def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind:
         "header": json.dumps(header, ensure_ascii=False),
     }
     with replacing(path) as temporary:
-        save_file(arrays, temporary, metadata=metadata)
+        temporary.write_bytes(save(arrays, metadata=metadata))
 
 
 def read_arrays(path: Path, *, kind: str, version: int) -> tuple[Arrays, dict[str, Any]]:

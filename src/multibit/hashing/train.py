@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -184,8 +185,10 @@ def _save_state(
     path: Path, identity: str, state: TrainingState, model: HashModel, optimizer: Any, schedule: Any
 ) -> None:
     state.model, state.optimizer, state.schedule = model.state_dict(), optimizer.state_dict(), schedule.state_dict()
+    buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure error
+    torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, buffer)
     with replacing(path) as temporary:
-        torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, temporary)
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def _resume(path: Path | None, identity: str, model: HashModel, optimizer: Any, schedule: Any) -> TrainingState:

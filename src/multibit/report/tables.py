@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import rich.box
 import rich.table
+import rich.text
 
 from multibit.evaluation.protocol import DIRECTIONS, Evaluation
 from multibit.search import Hit
@@ -38,15 +39,20 @@ class Table:
     note: str = ""
 
     def markdown(self) -> str:
-        """GitHub-flavoured markdown; columns after the first are right-aligned."""
+        """GitHub-flavoured markdown."""
         lines = [
             f"**{self.title}**",
             "",
             "| " + " | ".join(self.header) + " |",
-            "|---" + "|--:" * (len(self.header) - 1) + "|",
+            "|" + "".join("--:|" if number else "---|" for number in self._numeric()),
             *("| " + " | ".join(row) + " |" for row in self.rows),
         ]
         return "\n".join([*lines, "", self.note] if self.note else lines)
+
+    def _numeric(self) -> list[bool]:
+        """Which columns hold numbers only, to be set flush right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return [all(cell.replace(".", "", 1).isdigit() for cell in column) for column in columns]
 
     def rich(self) -> rich.table.Table:
         """For the terminal."""
@@ -54,10 +60,10 @@ class Table:
             title=self.title, caption=self.note or None, box=rich.box.SIMPLE_HEAD, title_justify="left",
             caption_justify="left",
         )  # fmt: skip
-        for number, heading in enumerate(self.header):
-            table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
+        for heading, number in zip(self.header, self._numeric(), strict=True):
+            table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(rich.text.Text, row))
         return table
 
 

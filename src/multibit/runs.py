@@ -184,12 +184,13 @@ class Run:
         return cls.load(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> Run:
+    def load(cls, folder: Path | str) -> Run:
         """Open a finished run.
 
         Raises:
             FormatError: unfinished, torn, newer, or files of different runs.
         """
+        folder = Path(folder)
         if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
             raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
         record = read_json(folder / "run.json", kind=KIND, version=VERSION)

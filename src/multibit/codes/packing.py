@@ -188,18 +188,18 @@ class Codes:
         """16 hexadecimal digits of the content."""
         return fingerprint(self.bits, *self.words)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
-        write_arrays(path, self.to_arrays(), {"bits": self.bits}, kind="codes", version=1)
+        write_arrays(Path(path), self.to_arrays(), {"bits": self.bits}, kind="codes", version=1)
 
     @classmethod
-    def load(cls, path: Path) -> Codes:
+    def load(cls, path: Path | str) -> Codes:
         """Read what `save` wrote.
 
         Raises:
             FormatError: torn, newer, or another kind of file.
         """
-        arrays, header = read_arrays(path, kind="codes", version=1)
+        arrays, header = read_arrays(Path(path), kind="codes", version=1)
         return cls.from_arrays(arrays, header["bits"])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

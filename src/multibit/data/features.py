@@ -153,12 +153,13 @@ class FeatureStore:
             self.dataset.labels[index],
         )
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write to a new folder, in one step.
 
         Raises:
             DataError: the folder exists already.
         """
+        folder = Path(folder)
         if folder.exists():
             raise DataError(f"{folder}: exists already. Choose another folder or delete it first.")
         with replacing(folder) as temporary:
@@ -189,12 +190,13 @@ class FeatureStore:
         write_json(folder / "store.json", header, kind=KIND, version=VERSION)
 
     @classmethod
-    def open(cls, path: Path) -> FeatureStore:
+    def open(cls, path: Path | str) -> FeatureStore:
         """Open a feature store folder, or a ready `.npz` file (see `from_npz`).
 
         Raises:
             FormatError: torn, newer, or another kind of folder. DataError: its arrays do not match.
         """
+        path = Path(path)
         if path.suffix == ".npz":
             return cls.from_npz(path)
         header = read_json(path / "store.json", kind=KIND, version=VERSION)
@@ -211,7 +213,7 @@ class FeatureStore:
         return cls(dataset, image, text, offsets, Recipe.from_dict(header["recipe"]), skipped, path)
 
     @classmethod
-    def from_npz(cls, path: Path) -> FeatureStore:
+    def from_npz(cls, path: Path | str) -> FeatureStore:
         """Read ready features and labels from one `.npz` file.
 
         Keys: `image` (N, d_i), `text` (N, d_t) or (T, d_t) with `text_offsets` (N+1,), `labels` (N, C) 0/1; optional
@@ -220,6 +222,7 @@ class FeatureStore:
         Raises:
             DataError: unreadable, a key missing, or shapes that do not match.
         """
+        path = Path(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}

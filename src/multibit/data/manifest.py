@@ -20,9 +20,9 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def read_manifest(
-    path: Path,
+    path: Path | str,
     *,
-    images: Path | None = None,
+    images: Path | str | None = None,
     columns: Mapping[str, str] | None = None,
     separator: str = "|",
     label_names: Sequence[str] | None = None,
@@ -45,7 +45,8 @@ def read_manifest(
     names = {name: name for name in FIELDS} | dict(columns or {})
     if unknown := sorted(set(names) - set(FIELDS)):
         raise DataError(f"columns: {', '.join(unknown)} is not a field; there are {', '.join(FIELDS)}.")
-    root = path.parent if images is None else images
+    path = Path(path)
+    root = path.parent if images is None else Path(images)
     ids: list[str] = []
     pictures: list[Path | None] = []
     texts: list[tuple[str, ...]] = []

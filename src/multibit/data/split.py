@@ -95,13 +95,13 @@ class Split:
         paper = {"query": 5000, "train": 9000, "validation": 1000}
         return cls.draw(items, **{role: min(paper[role], size) for role, size in sizes.items()}, seed=seed)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
         rows = {name: getattr(self, name) for name in ("train", "validation", "query", "database")}
-        write_arrays(path, rows, {"seed": self.seed}, kind="split", version=1)
+        write_arrays(Path(path), rows, {"seed": self.seed}, kind="split", version=1)
 
     @classmethod
-    def load(cls, path: Path) -> Split:
+    def load(cls, path: Path | str) -> Split:
         """Read what `save` wrote."""
-        rows, header = read_arrays(path, kind="split", version=1)
+        rows, header = read_arrays(Path(path), kind="split", version=1)
         return cls(**rows, seed=header["seed"])

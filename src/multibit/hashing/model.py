@@ -108,7 +108,7 @@ class HashModel(nn.Module):
         """16 hexadecimal digits of the weights: the identity of the codes that this model makes."""
         return fingerprint(*(tensor.cpu().numpy() for tensor in self.state_dict().values()))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write weights and sizes to one safetensors file, in one step."""
         sizes = {
             "image_dim": self.image_dim,
@@ -119,16 +119,16 @@ class HashModel(nn.Module):
             "dropout": self.dropout,
         }
         weights = {name: tensor.cpu().numpy() for name, tensor in self.state_dict().items()}
-        write_arrays(path, weights, sizes, kind=KIND, version=VERSION)
+        write_arrays(Path(path), weights, sizes, kind=KIND, version=VERSION)
 
     @classmethod
-    def load(cls, path: Path) -> HashModel:
+    def load(cls, path: Path | str) -> HashModel:
         """Read what `save` wrote.
 
         Raises:
             FormatError: torn, newer, or another kind of file.
         """
-        weights, sizes = read_arrays(path, kind=KIND, version=VERSION)
+        weights, sizes = read_arrays(Path(path), kind=KIND, version=VERSION)
         model = cls(**sizes)
         model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
         return model.eval()

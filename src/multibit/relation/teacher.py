@@ -139,19 +139,19 @@ class RelationTeacher:
         total = exact @ energy
         return float((exact - rule) @ energy / total) if total > 0 else 0.0
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
         arrays = {"tau": self.tau, "rho": self.rho, **vars(self.graph)}
-        write_arrays(path, arrays, {"alpha": self.alpha, "eta": self.eta}, kind="relation teacher", version=1)
+        write_arrays(Path(path), arrays, {"alpha": self.alpha, "eta": self.eta}, kind="relation teacher", version=1)
 
     @classmethod
-    def load(cls, path: Path) -> RelationTeacher:
+    def load(cls, path: Path | str) -> RelationTeacher:
         """Read what `save` wrote.
 
         Raises:
             FormatError: torn, newer, or another kind of file.
         """
-        arrays, header = read_arrays(path, kind="relation teacher", version=1)
+        arrays, header = read_arrays(Path(path), kind="relation teacher", version=1)
         tau, rho = arrays.pop("tau"), arrays.pop("rho")
         return cls(LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho)
 

@@ -1,0 +1,69 @@
+"""Do a GPU and the CPU agree: python benchmarks/gpu_check.py, on a machine with a GPU.
+
+Trains the same small planted model on both devices, then encodes the same features with the same weights on both, and
+prints times, mAP and the share of bits that differ. Without a GPU it says so and exits with status 2.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+
+from multibit import Codes, Config, HashModel, Pairs, encode, mean_average_precision, train
+
+ITEMS, FEATURES, LABELS = 6_000, 512, 24
+MOST_FLIPPED = 1e-3
+
+
+def planted_pairs() -> Pairs:
+    """Features that are noisy linear images of the labels, so that training has something to find."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random((ITEMS, LABELS)) < 0.15).astype(np.uint8)
+    labels[np.arange(ITEMS), rng.integers(LABELS, size=ITEMS)] = 1
+    image, text = (
+        (labels @ rng.normal(size=(LABELS, FEATURES)) + rng.normal(size=(ITEMS, FEATURES))).astype(np.float32)
+        for _ in range(2)
+    )
+    return Pairs(image, text, np.arange(ITEMS + 1), labels)
+
+
+def report(device: str, model: HashModel, seconds: float, pairs: Pairs) -> None:
+    """One line of how well and how fast a device trained."""
+    coded = encode(model, pairs)
+    accuracy = [
+        mean_average_precision(
+            coded.image.take(np.arange(500)), coded.text, coded.labels[:500], coded.labels, bits=bits
+        )
+        for bits in (16, 128)
+    ]
+    print(f"{device:<5} trained in {seconds:6.1f} s, mAP i2t {accuracy[0]:.4f} at 16 and {accuracy[1]:.4f} at 128 bits")
+
+
+def main() -> None:
+    """Train on both, encode on both, compare."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was compared")
+        sys.exit(2)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    pairs, models = planted_pairs(), {}
+    for device in ("cpu", "cuda"):
+        start = time.perf_counter()
+        models[device] = train(pairs, None, Config(epochs=10), device=device).model
+        report(device, models[device], time.perf_counter() - start, pairs)
+    on_cpu = {side: Codes.from_signs(models["cpu"].encode(getattr(pairs, side), side)) for side in ("image", "text")}
+    moved = models["cpu"].to("cuda")
+    for side, codes in on_cpu.items():
+        start = time.perf_counter()
+        other = Codes.from_signs(moved.encode(getattr(pairs, side), side))
+        seconds = time.perf_counter() - start
+        flipped = float((codes.to_bits() != other.to_bits()).mean())
+        print(f"{side}: {ITEMS / seconds:,.0f} items/s on the GPU, {flipped:.2e} of the bits differ from the CPU's")
+        if flipped > MOST_FLIPPED:
+            sys.exit(f"more than {MOST_FLIPPED} of the bits differ")
+
+
+if __name__ == "__main__":
+    main()

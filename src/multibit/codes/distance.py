@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import kernels
-from multibit.codes.packing import Codes, prefix_masks
+from multibit.codes.packing import Codes, last_mask
 from multibit.errors import DataError
 
 
@@ -41,11 +41,10 @@ def hamming_distances(a: Codes, b: Codes, bits: int | None = None, *, threads: i
         >>> hamming_distances(a, b), hamming_distances(a, b, bits=2)
         (array([[0, 3]], dtype=uint16), array([[0, 1]], dtype=uint16))
     """
-    masks = prefix_masks(common_length(a, b, bits))
+    length = common_length(a, b, bits)
     out = np.empty((len(a), len(b)), np.uint16)
-    kernels.over_queries(
-        lambda first, last: kernels.all_distances(first, last, a.words, b.words, masks, out), len(a), threads
-    )
+    sides = np.ascontiguousarray(a.planes(length).T), b.planes(length), last_mask(length)
+    kernels.over_queries(lambda first, last: kernels.all_distances(first, last, *sides, out), len(a), threads)
     return out
 
 
@@ -75,13 +74,9 @@ def nearest(
         raise DataError(f"k: need at least 1 neighbour, got {k}.")
     shape = (len(queries), min(k, len(database)))
     rows, distances = np.empty(shape, np.int64), np.empty(shape, np.uint16)
-    masks = prefix_masks(length)
+    sides = np.ascontiguousarray(queries.planes(length).T), database.planes(length), last_mask(length)
     if rows.size:
         kernels.over_queries(
-            lambda first, last: kernels.nearest(
-                first, last, queries.words, database.words, masks, length, rows, distances
-            ),
-            len(queries),
-            threads,
+            lambda first, last: kernels.nearest(first, last, *sides, length, rows, distances), len(queries), threads
         )
     return rows, distances

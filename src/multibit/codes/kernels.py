@@ -1,8 +1,9 @@
 """The compiled inner loops over packed codes (numba). They see plain arrays and release the GIL.
 
 Every kernel takes a range of queries, so that `over_queries` can share them among threads; a query is never split,
-hence the result is the same for any number of threads. Shapes: Q queries, N database rows, K 64-bit words of a code,
-V 64-bit words of a label set; `queries`, `database` and `masks` are the four planes of `Codes.words`.
+hence the result is the same for any number of threads. Shapes: Q queries, N database rows, W words of a prefix, V
+64-bit words of a label set. `planes` (W, N) are `Codes.words` cut to the prefix, `queries` (Q, W) the same turned; `mask` says which
+bits of the last word belong to it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 
-CHUNK = 4096  # database rows per step: their distances stay in the first-level cache
-GROUP = 64  # rows whose smallest distance is looked at first
+CHUNK = 1536  # database rows per step: eight planes of them and their distances stay in the first-level cache
+GROUP = 128  # rows that are skipped together when none of them is near enough
+BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
+CANDIDATES = 1 << 22  # most candidates of a batch: fewer queries share a pass when each needs many
 
 
 def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:
@@ -27,7 +30,7 @@ def over_queries(work: Callable[[int, int], None], count: int, threads: int | No
     if workers <= 1:
         work(0, count)
         return
-    parts = min(count, workers * 4)  # small parts even out a busy processor
+    parts = min(count, max(workers, -(-count // BATCH)))
     edges = [count * part // parts for part in range(parts + 1)]
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(work, first, last) for first, last in itertools.pairwise(edges)]:
@@ -35,7 +38,7 @@ def over_queries(work: Callable[[int, int], None], count: int, threads: int | No
 
 
 @intrinsic
-def _popcount(_context: Any, word: Any) -> Any:
+def _ones(_context: Any, word: Any) -> Any:
     """Number of ones in an unsigned word, as one machine instruction where there is one."""
 
     def emit(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -45,98 +48,189 @@ def _popcount(_context: Any, word: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _add_distances(plane: Any, word: Any, mask: Any, distances: Any) -> None:
-    """distances[i] += ones of (plane[i] xor word) inside the mask."""
-    for i in range(len(distances)):
-        difference = plane.dtype.type((plane[i] ^ word) & mask)
-        distances[i] += np.uint16(_popcount(difference))  # type: ignore[call-arg]  # numba passes the context
+def _differ(a: Any, b: Any) -> Any:
+    """Number of different bits of two words."""
+    return np.uint16(_ones(np.uint16(a ^ b)))  # type: ignore[call-arg]  # numba passes the context
 
 
 @njit(nogil=True, cache=True)
-def _fill_distances(queries: Any, q: int, database: Any, masks: Any, start: int, distances: Any) -> None:
-    """Hamming distances of query q to database rows from `start` on, at the prefix that the masks select."""
-    stop = start + len(distances)
-    distances[:] = 0
-    if masks[0][0]:
-        _add_distances(database[0][start:stop], queries[0][q], masks[0][0], distances)
-    if masks[1][0]:
-        _add_distances(database[1][start:stop], queries[1][q], masks[1][0], distances)
-    if masks[2][0]:
-        _add_distances(database[2][start:stop], queries[2][q], masks[2][0], distances)
-    for k in range(len(masks[3])):
-        _add_distances(database[3][k, start:stop], queries[3][k, q], masks[3][k], distances)
+def _add_eight(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any) -> Any:
+    q0, q1, q2, q3 = queries[q, w], queries[q, w + 1], queries[q, w + 2], queries[q, w + 3]
+    q4, q5, q6, q7 = queries[q, w + 4], queries[q, w + 5], queries[q, w + 6], queries[q, w + 7]
+    w0, first, below = np.uint64(w), np.uint64(start), np.uint16(0)
+    w1, w2, w3, w4 = w0 + np.uint64(1), w0 + np.uint64(2), w0 + np.uint64(3), w0 + np.uint64(4)
+    w5, w6, w7 = w0 + np.uint64(5), w0 + np.uint64(6), w0 + np.uint64(7)
+    for i in range(np.uint64(len(distances))):
+        j = first + i
+        low = _differ(planes[w0, j], q0) + _differ(planes[w1, j], q1)
+        low += _differ(planes[w2, j], q2) + _differ(planes[w3, j], q3)
+        high = _differ(planes[w4, j], q4) + _differ(planes[w5, j], q5)
+        high += _differ(planes[w6, j], q6) + _differ(planes[w7, j], q7)
+        distance = np.uint16(low + high + (distances[i] if w else np.uint16(0)))
+        distances[i] = distance
+        below = np.uint16(below | np.uint16(distance - limit))
+    return below
 
 
 @njit(nogil=True, cache=True)
-def all_distances(first: int, last: int, queries: Any, database: Any, masks: Any, out: Any) -> None:
+def _add_four(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any) -> Any:
+    q0, q1, q2, q3 = queries[q, w], queries[q, w + 1], queries[q, w + 2], queries[q, w + 3]
+    w0, first, below = np.uint64(w), np.uint64(start), np.uint16(0)
+    w1, w2, w3 = w0 + np.uint64(1), w0 + np.uint64(2), w0 + np.uint64(3)
+    for i in range(np.uint64(len(distances))):
+        j = first + i
+        low = _differ(planes[w0, j], q0) + _differ(planes[w1, j], q1)
+        high = _differ(planes[w2, j], q2) + _differ(planes[w3, j], q3)
+        distance = np.uint16(low + high + (distances[i] if w else np.uint16(0)))
+        distances[i] = distance
+        below = np.uint16(below | np.uint16(distance - limit))
+    return below
+
+
+@njit(nogil=True, cache=True)
+def _add_one(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any, mask: Any) -> Any:
+    word, w0, first, below = queries[q, w] & mask, np.uint64(w), np.uint64(start), np.uint16(0)
+    for i in range(np.uint64(len(distances))):
+        distance = np.uint16(_differ(planes[w0, first + i] & mask, word) + (distances[i] if w else np.uint16(0)))
+        distances[i] = distance
+        below = np.uint16(below | np.uint16(distance - limit))
+    return below
+
+
+@njit(nogil=True, cache=True)
+def _fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, distances: Any, limit: int) -> bool:
+    """Hamming distances of query q to the rows from `start` on; says whether one is below `limit`.
+
+    Several words at a time stay in registers; one at a time, the sums are stored and read again for each. "Below" is
+    the borrow of a subtraction, collected without a branch. Unsigned indices spare the check for negative ones.
+    """
+    count, below, w = len(planes), np.uint16(0), 0
+    whole = count if mask == 0xFFFF else count - 1  # words that need no mask
+    while whole - w >= 8:
+        below = _add_eight(planes, queries, q, w, start, distances, np.uint16(limit))
+        w += 8
+    while whole - w >= 4:
+        below = _add_four(planes, queries, q, w, start, distances, np.uint16(limit))
+        w += 4
+    while w < count:
+        last = mask if w == count - 1 else np.uint16(0xFFFF)
+        below = _add_one(planes, queries, q, w, start, distances, np.uint16(limit), last)
+        w += 1
+    return bool(below & 0x8000)
+
+
+@njit(nogil=True, cache=True)
+def _all_distances_of(planes: Any, queries: Any, q: int, mask: Any, distances: Any) -> None:
+    """Distances of one query to every row, chunk by chunk."""
+    for start in range(0, len(distances), CHUNK):
+        _fill_distances(planes, queries, q, mask, start, distances[start : start + CHUNK], 0)
+
+
+@njit(nogil=True, cache=True)
+def all_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, out: Any) -> None:
     """Distances of queries first..last to every row, into out (Q, N) uint16."""
     for q in range(first, last):
-        _fill_distances(queries, q, database, masks, 0, out[q])
+        _all_distances_of(planes, queries, q, mask, out[q])
 
 
 @njit(nogil=True, cache=True)
-def _keep_best(rows: Any, distances: Any, count: int, k: int, histogram: Any) -> tuple[int, int]:
-    """Keep the k best of `count` candidates, in place and in row order, by (distance, row).
-
-    Returns:
-        How many are kept, and the distance that a later row must stay under to enter.
-    """
-    histogram[:] = 0
-    for i in range(count):
-        histogram[distances[i]] += 1
-    cut, below = 0, 0  # the cut distance, and how many lie below it
-    while below + histogram[cut] < k:
-        below += histogram[cut]
-        cut += 1
-    at_cut, kept = k - below, 0
-    for i in range(count):
-        if distances[i] < cut or (distances[i] == cut and at_cut > 0):
-            at_cut -= distances[i] == cut
-            rows[kept], distances[kept] = rows[i], distances[i]
-            kept += 1
-    return kept, cut
+def _any_below(distances: Any, limit: Any) -> bool:
+    """Whether one is below the limit."""
+    below = np.uint16(0)
+    for i in range(len(distances)):
+        below = np.uint16(below | np.uint16(distances[i] - limit))
+    return bool(below & 0x8000)
 
 
 @njit(nogil=True, cache=True)
 def nearest(
-    first: int, last: int, queries: Any, database: Any, masks: Any, bits: int, out_rows: Any, out_distances: Any
+    first: int, last: int, queries: Any, planes: Any, mask: Any, bits: int, out_rows: Any, out_distances: Any
 ) -> None:
-    """The k nearest rows of queries first..last by (distance, row), into out_rows (Q, k) and out_distances (Q, k)."""
-    count_rows, k = len(database[0]), out_rows.shape[1]
-    capacity = max(2 * k, k + CHUNK)
-    rows, distances = np.empty(capacity + CHUNK, np.int64), np.empty(capacity + CHUNK, np.uint16)
-    chunk, histogram = np.empty(CHUNK, np.uint16), np.empty(bits + 2, np.int64)
-    for q in range(first, last):
-        count, threshold = 0, bits + 1
+    """The k nearest rows of queries first..last by (distance, row), into out_rows (Q, k) and out_distances (Q, k).
+
+    One pass over the database for a batch of queries. Each keeps candidates in row order, and a cut: the smallest
+    distance within which it has k candidates already. A later row enters only below the cut, since at the cut it would
+    lose the tie.
+    """
+    count_rows, k = planes.shape[1], out_rows.shape[1]
+    capacity = max(2 * k, k + 4 * CHUNK)
+    batch = min(BATCH, max(1, CANDIDATES // capacity), last - first)
+    rows, distances = np.empty((batch, capacity), np.int64), np.empty((batch, capacity), np.uint16)
+    histogram = np.empty((batch, bits + 2), np.int64)
+    count, below, cut = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
+    chunk = np.empty(CHUNK, np.uint16)
+    for begin in range(first, last, batch):
+        size = min(batch, last - begin)
+        count[:], below[:], cut[:], histogram[:] = 0, 0, bits + 1, 0
         for start in range(0, count_rows, CHUNK):
-            size = min(CHUNK, count_rows - start)
-            _fill_distances(queries, q, database, masks, start, chunk[:size])
-            for group in range(0, size, GROUP):
-                if chunk[group : min(group + GROUP, size)].min() >= threshold:
+            part = chunk[: min(CHUNK, count_rows - start)]
+            for b in range(size):
+                if count[b] + len(part) > capacity:
+                    count[b] = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
+                if not _fill_distances(planes, queries, begin + b, mask, start, part, cut[b]):
                     continue
-                for i in range(group, min(group + GROUP, size)):
-                    if chunk[i] < threshold:
-                        rows[count], distances[count] = start + i, chunk[i]
-                        count += 1
-            if count > capacity or (threshold > bits and count > k):
-                count, threshold = _keep_best(rows, distances, count, k, histogram)
-        if count > k:
-            count, threshold = _keep_best(rows, distances, count, k, histogram)
-        _sort_by_distance(rows[:count], distances[:count], histogram, out_rows[q], out_distances[q])
+                for group in range(0, len(part), GROUP):
+                    near = part[group : group + GROUP]
+                    if _any_below(near, np.uint16(cut[b])):
+                        count[b], below[b], cut[b] = _take(
+                            near, start + group, k, rows[b], distances[b], count[b], below[b], cut[b], histogram[b]
+                        )
+        for b in range(size):
+            kept = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
+            _sort_by_distance(rows[b, :kept], distances[b, :kept], bits, out_rows[begin + b], out_distances[begin + b])
 
 
 @njit(nogil=True, cache=True)
-def _sort_by_distance(rows: Any, distances: Any, histogram: Any, out_rows: Any, out_distances: Any) -> None:
+def _take(
+    near: Any, start: int, k: int, rows: Any, distances: Any, count: int, below: int, cut: int, histogram: Any
+) -> tuple[int, int, int]:
+    """Append the rows below the cut to a query's candidates and lower the cut where k are within it already.
+
+    Args:
+        below: candidates at less than the cut. histogram: candidates at each distance.
+
+    Returns:
+        The new count, below and cut.
+    """
+    for i in range(len(near)):
+        distance = near[i]
+        if distance < cut:
+            rows[count], distances[count] = start + i, distance
+            count += 1
+            histogram[distance] += 1
+            below += 1
+            while below >= k:
+                cut -= 1
+                below -= histogram[cut]
+    return count, below, cut
+
+
+@njit(nogil=True, cache=True)
+def _keep_best(rows: Any, distances: Any, count: int, cut: int, at_cut: int, histogram: Any) -> int:
+    """Keep the candidates below the cut and the first `at_cut` at it, in place and in row order; returns how many."""
+    kept = 0
+    left = at_cut
+    for i in range(count):
+        if distances[i] < cut or (distances[i] == cut and left > 0):
+            left -= distances[i] == cut
+            rows[kept], distances[kept] = rows[i], distances[i]
+            kept += 1
+    histogram[cut] = at_cut - left
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def _sort_by_distance(rows: Any, distances: Any, bits: int, out_rows: Any, out_distances: Any) -> None:
     """Counting sort, stable: equal distances stay in row order."""
-    histogram[:] = 0
+    place = np.zeros(bits + 2, np.int64)
     for distance in distances:
-        histogram[distance + 1] += 1
-    for distance in range(1, len(histogram)):
-        histogram[distance] += histogram[distance - 1]
+        place[distance + 1] += 1
+    for distance in range(1, len(place)):
+        place[distance] += place[distance - 1]
     for i in range(len(rows)):
-        place = histogram[distances[i]]
-        histogram[distances[i]] += 1
-        out_rows[place], out_distances[place] = rows[i], distances[i]
+        at = place[distances[i]]
+        place[distances[i]] += 1
+        out_rows[at], out_distances[at] = rows[i], distances[i]
 
 
 @njit(nogil=True, cache=True)
@@ -152,7 +246,7 @@ def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> Non
 
 @njit(nogil=True, cache=True)
 def ranking_counts(
-    first: int, last: int, queries: Any, database: Any, masks: Any, query_labels: Any, labels: Any,
+    first: int, last: int, queries: Any, planes: Any, mask: Any, query_labels: Any, labels: Any,
     at: int, precision_sum: Any, hits: Any, total: Any, relevant_total: Any,
 ) -> None:  # fmt: skip
     """What the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
@@ -166,11 +260,11 @@ def ranking_counts(
         hits: out (Q,) int64, relevant rows ranked at most `at`.
         total: out (Q, bits + 1) int64, rows at each distance. relevant_total: out, relevant rows at each distance.
     """
-    count_rows, distances_count = len(database[0]), total.shape[1]
+    count_rows, distances_count = planes.shape[1], total.shape[1]
     distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
     rank, found = np.empty(distances_count, np.int64), np.empty(distances_count, np.int64)
     for q in range(first, last):
-        _fill_distances(queries, q, database, masks, 0, distances)
+        _all_distances_of(planes, queries, q, mask, distances)
         _mark_relevant(query_labels, q, labels, relevant)
         for i in range(count_rows):
             total[q, distances[i]] += 1

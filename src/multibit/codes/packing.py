@@ -1,8 +1,8 @@
 """Nested binary codes in word-planar order. The only file that knows the order of bits.
 
-A code is stored as words of 16 | 16 | 32 | 64 | 64 ... bits, each word of all items in one array (a plane). The usual
-lengths 16, 32, 64, 128 end on word boundaries, so a search at B bits reads only the planes of its prefix.
-Bit j of a code is bit j - start of its word, lowest first; bits past the length are 0.
+A code is cut into words of 16 bits, and each word of all items lies in one array, a plane: row w of `Codes.words` holds
+bits 16 w .. 16 w + 15. A search at B bits reads only the ceil(B / 16) planes of its prefix, and words of equal width
+side by side are what processors count fastest. Inside a word the first bit is the lowest; bits past the length are 0.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.errors import DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
-Plane = NDArray[Any]  # unsigned integers
-Words = tuple[Plane, Plane, Plane, Plane]
-"""The planes: uint16 (N,), uint16 (N,), uint32 (N,), then all 64-bit words, uint64 (K, N)."""
-
+WORD = 16
 MAX_BITS = 1024
-_NAMES = ("word16a", "word16b", "word32", "words64")
-_TYPES = (np.uint16, np.uint16, np.uint32, np.uint64)
+_REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)).reshape(256, 8), axis=1, bitorder="little")[:, 0]
+"""Each byte with its bits in the other order: between our lowest-first and numpy's highest-first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +31,7 @@ class Codes:
     Make them with `Codes.from_signs` (from relaxed or +-1 values) or `Codes.from_bits` (from 0/1 values).
 
     Attributes:
-        words: the planes, see the module.
+        words: (ceil(bits / 16), N) uint16, see the module.
         bits: length of the code, 1 to 1,024.
 
     Example:
@@ -49,7 +46,7 @@ class Codes:
                [-1, -1]], dtype=int8)
     """
 
-    words: Words
+    words: NDArray[np.uint16]
     bits: int
 
     @classmethod
@@ -81,11 +78,7 @@ class Codes:
 
     @classmethod
     def _pack(cls, bits: NDArray[np.bool_]) -> Codes:
-        count, length = bits.shape
-        planes = [_pack_word(bits[:, start : start + width], width) for start, width in _layout(length)]
-        first, second, third = (planes[i] if i < len(planes) else np.zeros(0, _TYPES[i]) for i in range(3))
-        rest = np.stack(planes[3:]) if length > 64 else np.zeros((0, count), np.uint64)
-        return cls((first, second, third, rest), length)
+        return cls(_words(np.packbits(bits, axis=1, bitorder="little")), bits.shape[1])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Codes]) -> Codes:
@@ -97,11 +90,10 @@ class Codes:
         lengths = {part.bits for part in parts}
         if len(lengths) != 1:
             raise DataError(f"need codes of one length to join, got {sorted(lengths) or 'none'}.")
-        first, second, third, rest = (np.concatenate([part.words[i] for part in parts], axis=-1) for i in range(4))
-        return cls((first, second, third, rest), lengths.pop())
+        return cls(np.concatenate([part.words for part in parts], axis=1), lengths.pop())
 
     def __len__(self) -> int:
-        return len(self.words[0])
+        return int(self.words.shape[1])
 
     def __repr__(self) -> str:
         return f"Codes({len(self)} items, {self.bits} bits)"
@@ -109,35 +101,33 @@ class Codes:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Codes):
             return NotImplemented
-        return self.bits == other.bits and all(
-            np.array_equal(mine, theirs) for mine, theirs in zip(self.words, other.words, strict=True)
-        )
+        return self.bits == other.bits and np.array_equal(self.words, other.words)
 
     __hash__ = None  # type: ignore[assignment]  # arrays inside: equal by value, not usable as a key
 
     @property
     def nbytes(self) -> int:
         """Bytes of the packed payload."""
-        return sum(plane.nbytes for plane in self.words)
+        return self.words.nbytes
 
     def prefix(self, bits: int) -> Codes:
-        """The codes of the first `bits` bits: the planes themselves, only a cut word is copied.
+        """The codes of the first `bits` bits: the planes themselves; only where a word is cut are they copied.
 
         Raises:
             DataError: `bits` is not in 1..B.
         """
-        masks = prefix_masks(self.check_length(bits))
-        first, second, third = (_cut(self.words[i], masks[i]) for i in range(3))
-        rest = self.words[3][: len(masks[3])]
-        if bits > 64 and bits % 64:
-            rest = rest & masks[3][:, None]
-        return Codes((first, second, third, rest), bits)
+        planes = self.planes(self.check_length(bits))
+        if bits % WORD and bits != self.bits:
+            planes = np.concatenate([planes[:-1], planes[-1:] & last_mask(bits)])
+        return Codes(planes, bits)
+
+    def planes(self, bits: int) -> NDArray[np.uint16]:
+        """The (W, N) words that a prefix touches; of the last one only the bits of `last_mask(bits)` belong to it."""
+        return self.words[: -(-bits // WORD)]
 
     def take(self, rows: ArrayLike) -> Codes:
         """The codes of some rows, in the order given."""
-        index = np.asarray(rows)
-        first, second, third = (plane[index] if len(plane) else plane for plane in self.words[:3])
-        return Codes((first, second, third, self.words[3][:, index]), self.bits)
+        return Codes(np.ascontiguousarray(self.words[:, np.asarray(rows)]), self.bits)
 
     def check_length(self, bits: int | None) -> int:
         """`bits`, or the full length when None.
@@ -153,11 +143,7 @@ class Codes:
 
     def to_bits(self) -> NDArray[np.uint8]:
         """Unpack to (N, B) values 0 or 1."""
-        planes: list[NDArray[Any]] = [*(plane for plane in self.words[:3] if len(plane)), *self.words[3]]
-        columns = [_unpack_word(plane) for plane in planes]
-        if not columns:
-            return np.zeros((0, self.bits), np.uint8)
-        return np.concatenate(columns, axis=1)[:, : self.bits]
+        return np.unpackbits(self._bytes(), axis=1, bitorder="little", count=self.bits)
 
     def to_signs(self) -> NDArray[np.int8]:
         """Unpack to (N, B) values -1 or +1."""
@@ -170,27 +156,36 @@ class Codes:
             >>> Codes.from_bits([[1, 0, 0, 0, 0, 0, 0, 1, 1]]).to_bytes()
             array([[129, 128]], dtype=uint8)
         """
-        return np.packbits(self.to_bits(), axis=1)
+        return _REVERSED[self._bytes()[:, : -(-self.bits // 8)]]
 
     @classmethod
     def from_bytes(cls, packed: ArrayLike, bits: int | None = None) -> Codes:
-        """Read what `to_bytes` or `np.packbits(..., axis=1)` made: (N, bytes) uint8."""
-        array = _matrix(packed)
-        if array.dtype != np.uint8:
-            raise DataError(f"packed codes must be uint8, got {array.dtype}.")
-        available = array.shape[1] * 8
-        length = available if bits is None else bits
+        """Read what `to_bytes` or `np.packbits(..., axis=1)` made: (N, bytes) uint8.
+
+        Raises:
+            DataError: not a matrix of uint8, or fewer bytes than `bits` need.
+        """
+        array = np.asarray(packed)
+        if array.ndim != 2 or array.dtype != np.uint8 or not array.shape[1]:
+            raise DataError(f"packed codes must be (items, bytes) uint8, got {array.dtype} of shape {array.shape}.")
+        available = min(array.shape[1] * 8, MAX_BITS)
+        length = array.shape[1] * 8 if bits is None else bits
         if not 1 <= length <= available:
             raise DataError(f"bits: asked for {length}, {array.shape[1]} bytes hold 1 to {available}.")
-        return cls.from_bits(np.unpackbits(array, axis=1)[:, :length])
+        return cls(_words(_REVERSED[array]), array.shape[1] * 8).prefix(length)
+
+    def _bytes(self) -> NDArray[np.uint8]:
+        """(N, bytes), lowest bit first, bits past the length 0."""
+        items = np.ascontiguousarray(self.words.T, dtype="<u2")
+        return items.view(np.uint8).reshape(len(self), 2 * len(self.words))
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the content."""
-        return fingerprint(self.bits, *self.words)
+        return fingerprint(self.bits, self.words)
 
     def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
-        write_arrays(Path(path), self.to_arrays(), {"bits": self.bits}, kind="codes", version=1)
+        write_arrays(Path(path), {"words": self.words}, {"bits": self.bits}, kind="codes", version=1)
 
     @classmethod
     def load(cls, path: Path | str) -> Codes:
@@ -200,32 +195,25 @@ class Codes:
             FormatError: torn, newer, or another kind of file.
         """
         arrays, header = read_arrays(Path(path), kind="codes", version=1)
-        return cls.from_arrays(arrays, header["bits"])
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The planes by name, for a file."""
-        return dict(zip(_NAMES, self.words, strict=True))
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], bits: int) -> Codes:
-        """Inverse of `to_arrays`."""
-        first, second, third, rest = (arrays[name] for name in _NAMES)
-        return cls((first, second, third, rest), bits)
+        return cls(arrays["words"], header["bits"])
 
 
-def prefix_masks(bits: int) -> Words:
-    """Which bits of each word belong to a prefix of `bits` bits: ones there, zeros after.
-
-    Returns:
-        Three arrays of one word, then (K,) 64-bit words, K as many as the prefix touches.
+def last_mask(bits: int) -> np.uint16:
+    """Which bits of its last word a prefix of `bits` bits has: ones there, zeros after.
 
     Example:
-        >>> [hex(int(mask[0])) for mask in prefix_masks(20)[:3]]
-        ['0xffff', '0xf', '0x0']
+        >>> bin(last_mask(20)), bin(last_mask(32))
+        ('0b1111', '0b1111111111111111')
     """
-    ones = Codes.from_bits(np.ones((1, bits), np.uint8)).words
-    first, second, third = (plane if len(plane) else np.zeros(1, plane.dtype) for plane in ones[:3])
-    return first, second, third, ones[3][:, 0]
+    inside = bits % WORD or WORD
+    return np.uint16((1 << inside) - 1)
+
+
+def _words(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """(N, bytes) lowest bit first -> planes (W, N)."""
+    if packed.shape[1] % 2:
+        packed = np.concatenate([packed, np.zeros((len(packed), 1), np.uint8)], axis=1)
+    return np.ascontiguousarray(np.ascontiguousarray(packed).view("<u2").T, dtype=np.uint16)
 
 
 def _matrix(values: ArrayLike) -> NDArray[Any]:
@@ -235,29 +223,3 @@ def _matrix(values: ArrayLike) -> NDArray[Any]:
     if array.shape[1] > MAX_BITS:
         raise DataError(f"codes: {array.shape[1]} bits, at most {MAX_BITS} are supported.")
     return array
-
-
-def _layout(length: int) -> list[tuple[int, int]]:
-    """(start, width) of each word that a code of `length` bits needs."""
-    words = [(0, 16), (16, 16), (32, 32)] + [(start, 64) for start in range(64, length, 64)]
-    return [(start, width) for start, width in words if start < length]
-
-
-def _pack_word(bits: NDArray[np.bool_], width: int) -> NDArray[Any]:
-    full = np.zeros((len(bits), width), np.bool_)
-    full[:, : bits.shape[1]] = bits
-    packed = np.packbits(full, axis=1, bitorder="little")
-    return packed.view(f"<u{width // 8}")[:, 0].astype(f"u{width // 8}")
-
-
-def _unpack_word(plane: NDArray[Any]) -> NDArray[np.uint8]:
-    width = plane.dtype.itemsize
-    as_bytes = np.ascontiguousarray(plane.astype(f"<u{width}")).view(np.uint8).reshape(len(plane), width)
-    return np.unpackbits(as_bytes, axis=1, bitorder="little")
-
-
-def _cut(plane: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
-    if not len(plane) or not mask[0]:
-        return plane[:0]
-    full = np.iinfo(plane.dtype).max
-    return plane if mask[0] == full else plane & mask[0]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes, kernels
 from multibit.codes.distance import common_length
-from multibit.codes.packing import prefix_masks
+from multibit.codes.packing import last_mask
 from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 
 FloatArray = NDArray[np.float64]
@@ -64,13 +64,13 @@ def count_rankings(
     count = len(query)
     precision_sum, hits = np.zeros(count), np.zeros(count, np.int64)
     total, relevant = np.zeros((count, length + 1), np.int64), np.zeros((count, length + 1), np.int64)
-    cut, masks = len(database) if at is None else at, prefix_masks(length)
+    cut = len(database) if at is None else at
+    sides = np.ascontiguousarray(query.planes(length).T), database.planes(length), last_mask(length)
 
     def work(first: int, last: int) -> None:
         kernels.ranking_counts(
-            first, last, query.words, database.words, masks, query_words, database_words,
-            cut, precision_sum, hits, total, relevant,
-        )  # fmt: skip
+            first, last, *sides, query_words, database_words, cut, precision_sum, hits, total, relevant
+        )
 
     kernels.over_queries(work, count, threads)
     return RankingCounts(precision_sum, hits, total, relevant, cut)

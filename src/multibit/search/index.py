@@ -162,7 +162,7 @@ class Index:
         }
         arrays = {name: np.frombuffer(value.encode(), np.uint8) for name, value in text.items()}
         header = {"bits": self.codes.bits, "model": self.model, "count": len(self)}
-        write_arrays(Path(path), {**self.codes.to_arrays(), **arrays}, header, kind=KIND, version=VERSION)
+        write_arrays(Path(path), {"words": self.codes.words, **arrays}, header, kind=KIND, version=VERSION)
 
     @classmethod
     def load(cls, path: Path | str) -> Index:
@@ -174,7 +174,7 @@ class Index:
         arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION)
         ids, payloads = (json.loads(arrays.pop(name).tobytes()) for name in ("ids", "payloads"))
         index = cls(header["model"])
-        index.add(ids, Codes.from_arrays(arrays, header["bits"]), payloads)
+        index.add(ids, Codes(arrays["words"], header["bits"]), payloads)
         return index
 
 

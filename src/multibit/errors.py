@@ -23,6 +23,10 @@ class MismatchError(MultibitError):
     """Two things that do not belong together: features of another encoder, codes of another model."""
 
 
+class BusyError(MultibitError):
+    """Another process is writing the same file."""
+
+
 class MissingExtraError(MultibitError, ImportError):
     """An optional library is needed; the message names the extra to install.
 

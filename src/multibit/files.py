@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from multibit.errors import FormatError
 
 Arrays = dict[str, NDArray[Any]]
+_DTYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
+    "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
+}  # fmt: skip
+"""safetensors' names of the types that we write."""
 
 
 @contextlib.contextmanager
@@ -91,15 +97,23 @@ def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind:
     metadata = {
         "format": f"multibit {kind}",
         "version": str(version),
-        "sha256": _checksum(arrays),
+        "xxh3": _checksum(arrays),
         "header": json.dumps(header, ensure_ascii=False),
     }
     with replacing(path) as temporary:
-        temporary.write_bytes(save(arrays, metadata=metadata))
+        try:
+            save_file(arrays, temporary, metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path}: cannot be written ({error})") from None
+        temporary.chmod(0o666 & ~_umask())
 
 
-def read_arrays(path: Path, *, kind: str, version: int) -> tuple[Arrays, dict[str, Any]]:
-    """Read what `write_arrays` wrote.
+def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> tuple[Arrays, dict[str, Any]]:
+    """Map what `write_arrays` wrote into memory: pages are read when used, and changes never reach the file.
+
+    Args:
+        path: of the file. kind, version: what it must be.
+        verify: compare the checksum, which reads every byte once.
 
     Returns:
         The arrays by name, and the header.
@@ -110,17 +124,38 @@ def read_arrays(path: Path, *, kind: str, version: int) -> tuple[Arrays, dict[st
     if not path.is_file():
         raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(path, framework="numpy") as file:  # checks that the layout is whole
             metadata = file.metadata() or {}
-            _check_header(path, metadata, kind, version)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except SafetensorError as error:
         raise FormatError(
             f"{path}: torn or not a multibit {kind} ({error}). Make it again or restore a copy."
         ) from None
-    if _checksum(arrays) != metadata["sha256"]:
+    _check_header(path, metadata, kind, version)
+    arrays = _map_arrays(path)
+    if verify and _checksum(arrays) != metadata["xxh3"]:
         raise FormatError(f"{path}: its content does not match its checksum. Make it again or restore a copy.")
     return arrays, json.loads(metadata["header"])
+
+
+def _map_arrays(path: Path) -> Arrays:
+    """The arrays of a safetensors file, in place: 8 bytes header length, JSON header with offsets, then the bytes."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+    whole = np.memmap(path, np.uint8, mode="c")
+    arrays = {}
+    for name, entry in entries.items():
+        if name != "__metadata__":
+            start, stop = (8 + length + offset for offset in entry["data_offsets"])
+            dtype = np.dtype(_DTYPES[entry["dtype"]])
+            arrays[name] = np.asarray(whole[start:stop]).view(dtype).reshape(entry["shape"])
+    return arrays
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int) -> None:
@@ -135,7 +170,7 @@ def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int
 
 
 def _checksum(arrays: Arrays) -> str:
-    digest = hashlib.sha256()
+    digest = xxhash.xxh3_128()
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())

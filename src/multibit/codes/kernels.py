@@ -2,8 +2,8 @@
 
 Every kernel takes a range of queries, so that `over_queries` can share them among threads; a query is never split,
 hence the result is the same for any number of threads. Shapes: Q queries, N database rows, W words of a prefix, V
-64-bit words of a label set. `planes` (W, N) are `Codes.words` cut to the prefix, `queries` (Q, W) the same turned; `mask` says which
-bits of the last word belong to it.
+64-bit words of a label set. `planes` (W, N) are `Codes.words` cut to the prefix, `queries` (Q, W) the same turned;
+`mask` says which bits of the last word belong to it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,17 @@ CHUNK = 1536  # database rows per step: eight planes of them and their distances
 GROUP = 128  # rows that are skipped together when none of them is near enough
 BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
 CANDIDATES = 1 << 22  # most candidates of a batch: fewer queries share a pass when each needs many
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile without the GIL and keep the result on disk, beside the source or in the user's cache folder.
+
+    Where neither can be written, each process compiles anew.
+    """
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # numba found no folder to cache in
+        return njit(nogil=True)(function)
 
 
 def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:
@@ -37,6 +49,14 @@ def over_queries(work: Callable[[int, int], None], count: int, threads: int | No
             done.result()
 
 
+def is_compiled(kernel: Any) -> bool:
+    """Whether a kernel is ready to run, in this process or on disk."""
+    if kernel.signatures:
+        return True
+    folder = kernel.stats.cache_path
+    return folder is not None and any(Path(folder).glob(f"kernels.{kernel.py_func.__name__}-*.nbc"))
+
+
 @intrinsic
 def _ones(_context: Any, word: Any) -> Any:
     """Number of ones in an unsigned word, as one machine instruction where there is one."""
@@ -47,13 +67,13 @@ def _ones(_context: Any, word: Any) -> Any:
     return word(word), emit
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _differ(a: Any, b: Any) -> Any:
     """Number of different bits of two words."""
     return np.uint16(_ones(np.uint16(a ^ b)))  # type: ignore[call-arg]  # numba passes the context
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_eight(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any) -> Any:
     q0, q1, q2, q3 = queries[q, w], queries[q, w + 1], queries[q, w + 2], queries[q, w + 3]
     q4, q5, q6, q7 = queries[q, w + 4], queries[q, w + 5], queries[q, w + 6], queries[q, w + 7]
@@ -72,7 +92,7 @@ def _add_eight(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances:
     return below
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_four(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any) -> Any:
     q0, q1, q2, q3 = queries[q, w], queries[q, w + 1], queries[q, w + 2], queries[q, w + 3]
     w0, first, below = np.uint64(w), np.uint64(start), np.uint16(0)
@@ -87,7 +107,7 @@ def _add_four(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: 
     return below
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _add_one(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: Any, limit: Any, mask: Any) -> Any:
     word, w0, first, below = queries[q, w] & mask, np.uint64(w), np.uint64(start), np.uint16(0)
     for i in range(np.uint64(len(distances))):
@@ -97,8 +117,8 @@ def _add_one(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: A
     return below
 
 
-@njit(nogil=True, cache=True)
-def _fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, distances: Any, limit: int) -> bool:
+@compiled
+def fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, distances: Any, limit: int) -> bool:
     """Hamming distances of query q to the rows from `start` on; says whether one is below `limit`.
 
     Several words at a time stay in registers; one at a time, the sums are stored and read again for each. "Below" is
@@ -119,21 +139,21 @@ def _fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, di
     return bool(below & 0x8000)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _all_distances_of(planes: Any, queries: Any, q: int, mask: Any, distances: Any) -> None:
     """Distances of one query to every row, chunk by chunk."""
     for start in range(0, len(distances), CHUNK):
-        _fill_distances(planes, queries, q, mask, start, distances[start : start + CHUNK], 0)
+        fill_distances(planes, queries, q, mask, start, distances[start : start + CHUNK], 0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def all_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, out: Any) -> None:
     """Distances of queries first..last to every row, into out (Q, N) uint16."""
     for q in range(first, last):
         _all_distances_of(planes, queries, q, mask, out[q])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _any_below(distances: Any, limit: Any) -> bool:
     """Whether one is below the limit."""
     below = np.uint16(0)
@@ -142,33 +162,40 @@ def _any_below(distances: Any, limit: Any) -> bool:
     return bool(below & 0x8000)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def nearest(
-    first: int, last: int, queries: Any, planes: Any, mask: Any, bits: int, out_rows: Any, out_distances: Any
-) -> None:
-    """The k nearest rows of queries first..last by (distance, row), into out_rows (Q, k) and out_distances (Q, k).
+    first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, limit: int,
+    out_rows: Any, out_distances: Any, out_count: Any,
+) -> None:  # fmt: skip
+    """The k nearest rows of queries first..last by (distance, row), in one pass over the database for a batch of them.
 
-    One pass over the database for a batch of queries. Each keeps candidates in row order, and a cut: the smallest
-    distance within which it has k candidates already. A later row enters only below the cut, since at the cut it would
-    lose the tie.
+    Each query keeps candidates in row order, and a cut: the smallest distance within which it has k candidates already.
+    A later row enters only below the cut, since at the cut it would lose the tie.
+
+    Args:
+        allowed: (N,) uint8, 0 where a row is not to be found; (0,) when all are.
+        limit: rows at this distance or further are not to be found.
+        out_rows: (Q, k) int64. out_distances: (Q, k) uint16. out_count: (Q,) int64, how many were found.
     """
     count_rows, k = planes.shape[1], out_rows.shape[1]
     capacity = max(2 * k, k + 4 * CHUNK)
     batch = min(BATCH, max(1, CANDIDATES // capacity), last - first)
     rows, distances = np.empty((batch, capacity), np.int64), np.empty((batch, capacity), np.uint16)
-    histogram = np.empty((batch, bits + 2), np.int64)
+    histogram = np.empty((batch, limit + 1), np.int64)
     count, below, cut = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
     chunk = np.empty(CHUNK, np.uint16)
     for begin in range(first, last, batch):
         size = min(batch, last - begin)
-        count[:], below[:], cut[:], histogram[:] = 0, 0, bits + 1, 0
+        count[:], below[:], cut[:], histogram[:] = 0, 0, limit, 0
         for start in range(0, count_rows, CHUNK):
             part = chunk[: min(CHUNK, count_rows - start)]
             for b in range(size):
+                if not fill_distances(planes, queries, begin + b, mask, start, part, cut[b]):
+                    continue
+                if len(allowed):
+                    _drop(part, allowed[start : start + len(part)], limit)
                 if count[b] + len(part) > capacity:
                     count[b] = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
-                if not _fill_distances(planes, queries, begin + b, mask, start, part, cut[b]):
-                    continue
                 for group in range(0, len(part), GROUP):
                     near = part[group : group + GROUP]
                     if _any_below(near, np.uint16(cut[b])):
@@ -176,11 +203,20 @@ def nearest(
                             near, start + group, k, rows[b], distances[b], count[b], below[b], cut[b], histogram[b]
                         )
         for b in range(size):
-            kept = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
-            _sort_by_distance(rows[b, :kept], distances[b, :kept], bits, out_rows[begin + b], out_distances[begin + b])
+            q = begin + b
+            out_count[q] = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
+            found = slice(0, out_count[q])
+            _sort_by_distance(rows[b][found], distances[b][found], limit, out_rows[q], out_distances[q])
 
 
-@njit(nogil=True, cache=True)
+@compiled
+def _drop(distances: Any, allowed: Any, limit: int) -> None:
+    """Put the rows that are not allowed out of reach."""
+    for i in range(len(distances)):
+        distances[i] = distances[i] if allowed[i] else np.uint16(limit)
+
+
+@compiled
 def _take(
     near: Any, start: int, k: int, rows: Any, distances: Any, count: int, below: int, cut: int, histogram: Any
 ) -> tuple[int, int, int]:
@@ -205,7 +241,7 @@ def _take(
     return count, below, cut
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _keep_best(rows: Any, distances: Any, count: int, cut: int, at_cut: int, histogram: Any) -> int:
     """Keep the candidates below the cut and the first `at_cut` at it, in place and in row order; returns how many."""
     kept = 0
@@ -219,10 +255,10 @@ def _keep_best(rows: Any, distances: Any, count: int, cut: int, at_cut: int, his
     return kept
 
 
-@njit(nogil=True, cache=True)
-def _sort_by_distance(rows: Any, distances: Any, bits: int, out_rows: Any, out_distances: Any) -> None:
-    """Counting sort, stable: equal distances stay in row order."""
-    place = np.zeros(bits + 2, np.int64)
+@compiled
+def _sort_by_distance(rows: Any, distances: Any, limit: int, out_rows: Any, out_distances: Any) -> None:
+    """Counting sort of distances below the limit, stable: equal distances stay in row order."""
+    place = np.zeros(limit + 1, np.int64)
     for distance in distances:
         place[distance + 1] += 1
     for distance in range(1, len(place)):
@@ -233,7 +269,112 @@ def _sort_by_distance(rows: Any, distances: Any, bits: int, out_rows: Any, out_d
         out_rows[at], out_distances[at] = rows[i], distances[i]
 
 
-@njit(nogil=True, cache=True)
+@compiled
+def count_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, out: Any) -> None:
+    """Add up the rows at each distance from queries first..last, into out (Q, bits + 1) int64."""
+    chunk = np.empty(CHUNK, np.uint16)
+    for q in range(first, last):
+        for start in range(0, planes.shape[1], CHUNK):
+            part = chunk[: min(CHUNK, planes.shape[1] - start)]
+            fill_distances(planes, queries, q, mask, start, part, 0)
+            for i in range(len(part)):
+                if not len(allowed) or allowed[start + i]:
+                    out[q, part[i]] += 1
+
+
+@compiled
+def place_within(
+    first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, limit: int, place: Any, rows: Any,
+    distances: Any,
+) -> None:  # fmt: skip
+    """Write the rows nearer than `limit` of queries first..last where they belong by (distance, row).
+
+    Args:
+        place: (Q, limit) int64, where the first row of each distance goes in rows and distances; moved on.
+    """
+    chunk = np.empty(CHUNK, np.uint16)
+    for q in range(first, last):
+        for start in range(0, planes.shape[1], CHUNK):
+            part = chunk[: min(CHUNK, planes.shape[1] - start)]
+            if not fill_distances(planes, queries, q, mask, start, part, limit):
+                continue
+            for i in range(len(part)):
+                if part[i] < limit and (not len(allowed) or allowed[start + i]):
+                    at = place[q, part[i]]
+                    place[q, part[i]] += 1
+                    rows[at], distances[at] = start + i, part[i]
+
+
+@compiled
+def _score(planes: Any, row: int, table: Any) -> float:
+    """Inner product of one row with a relaxed query: a sum over the row's bytes of what each is worth."""
+    score = 0.0
+    for w in range(len(planes)):
+        word = planes[w, row]
+        score += table[2 * w, word & 0xFF] + table[2 * w + 1, word >> 8]
+    return score
+
+
+@compiled
+def best_scores(
+    first: int, last: int, planes: Any, allowed: Any, tables: Any, out_rows: Any, out_scores: Any, out_count: Any
+) -> None:
+    """The k rows of the largest inner product with relaxed queries first..last, by (-score, row), over all rows.
+
+    Args:
+        tables: (Q, 2 W, 256) float64, worth of every byte value at every place. out_rows: (Q, k) int64.
+        out_scores: (Q, k) float64. out_count: (Q,) int64.
+    """
+    for q in range(first, last):
+        count = 0
+        for row in range(planes.shape[1]):
+            if not len(allowed) or allowed[row]:
+                score = _score(planes, row, tables[q])
+                count = _insert(out_rows[q], out_scores[q], count, row, score)
+        out_count[q] = count
+
+
+@compiled
+def score_rows(first: int, last: int, planes: Any, tables: Any, rows: Any, counts: Any, out_scores: Any) -> None:
+    """Inner products of relaxed queries first..last with the first counts[q] rows of rows (Q, n)."""
+    for q in range(first, last):
+        for i in range(counts[q]):
+            out_scores[q, i] = _score(planes, rows[q, i], tables[q])
+
+
+@compiled
+def _insert(rows: Any, scores: Any, count: int, row: int, score: float) -> int:
+    """Keep the best in a heap whose root is the worst of them; of equal scores the later row is worse."""
+    k = len(rows)
+    if count < k:
+        at = count
+        while at > 0:
+            parent = (at - 1) // 2
+            if not (score < scores[parent] or (score == scores[parent] and row > rows[parent])):
+                break
+            rows[at], scores[at] = rows[parent], scores[parent]
+            at = parent
+        rows[at], scores[at] = row, score
+        return count + 1
+    if score <= scores[0]:  # rows come in order, so an equal score is a later row
+        return count
+    at = 0
+    while 2 * at + 1 < k:
+        child = 2 * at + 1
+        other = child + 1
+        if other < k and (
+            scores[other] < scores[child] or (scores[other] == scores[child] and rows[other] > rows[child])
+        ):
+            child = other
+        if not (scores[child] < score or (scores[child] == score and rows[child] > row)):
+            break
+        rows[at], scores[at] = rows[child], scores[child]
+        at = child
+    rows[at], scores[at] = row, score
+    return count
+
+
+@compiled
 def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> None:
     """relevant[i] = 1 where row i shares a label with query q."""
     relevant[:] = 0
@@ -244,7 +385,7 @@ def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> Non
                 relevant[i] |= np.uint8((labels[v, i] & word) != 0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def ranking_counts(
     first: int, last: int, queries: Any, planes: Any, mask: Any, query_labels: Any, labels: Any,
     at: int, precision_sum: Any, hits: Any, total: Any, relevant_total: Any,

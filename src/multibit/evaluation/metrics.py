@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes, kernels
-from multibit.codes.distance import common_length
-from multibit.codes.packing import last_mask
+from multibit.codes.distance import common_length, prefix_sides, run
 from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 
 FloatArray = NDArray[np.float64]
@@ -65,14 +64,10 @@ def count_rankings(
     precision_sum, hits = np.zeros(count), np.zeros(count, np.int64)
     total, relevant = np.zeros((count, length + 1), np.int64), np.zeros((count, length + 1), np.int64)
     cut = len(database) if at is None else at
-    sides = np.ascontiguousarray(query.planes(length).T), database.planes(length), last_mask(length)
-
-    def work(first: int, last: int) -> None:
-        kernels.ranking_counts(
-            first, last, *sides, query_words, database_words, cut, precision_sum, hits, total, relevant
-        )
-
-    kernels.over_queries(work, count, threads)
+    run(
+        kernels.ranking_counts, count, threads, *prefix_sides(query, database, length), query_words, database_words,
+        cut, precision_sum, hits, total, relevant,
+    )  # fmt: skip
     return RankingCounts(precision_sum, hits, total, relevant, cut)
 
 

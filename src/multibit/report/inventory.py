@@ -93,6 +93,8 @@ def _index(index: Index) -> dict[str, str]:
         "what": "index",
         "items": f"{len(index):,}",
         "code": f"{index.codes.bits} bits, {index.codes.nbytes / len(index):.0f} bytes per item",
+        "ids": index.ids.kind,
+        "search": index.engine.reason,
         "model": index.model or "unknown",
     }
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
-from multibit.codes.distance import nearest
-from multibit.errors import DataError, MismatchError
+from multibit.codes.distance import Neighbours, nearest_relaxed
+from multibit.errors import BusyError, ConfigError, DataError, MismatchError
 from multibit.files import read_arrays, write_arrays
+from multibit.search.columns import Id, IdColumn, PayloadColumn
+from multibit.search.engines import ENGINES, Engine, check_engine
 
 KIND, VERSION = "index", 1
-Id = str | int
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,14 @@ class Hit:
     """One answer of a search.
 
     Attributes:
-        rank: from 1. id: of the item. distance: differing bits. bits: length searched at.
-        payload: what was stored with the item.
+        rank: from 1. id: of the item. distance: differing bits; for a relaxed query the inner product, larger is
+            nearer.
+        bits: length searched at. payload: what was stored with the item.
     """
 
     rank: int
     id: Id
-    distance: int
+    distance: float
     bits: int
     payload: Mapping[str, Any]
 
@@ -41,13 +45,16 @@ class SearchResult:
     """Answers to Q queries, best first, equal distances by row.
 
     Attributes:
-        rows: (Q, k) int64 index rows. distances: (Q, k) uint16. bits: length searched at. index: that was searched.
+        rows: (Q, k) int64 rows of the index as it was searched, -1 past `counts`. distances: (Q, k).
+        counts: (Q,) how many were found. bits: length searched at.
     """
 
     rows: NDArray[np.int64]
-    distances: NDArray[np.uint16]
+    distances: NDArray[Any]
+    counts: NDArray[np.int64]
     bits: int
-    index: Index
+    _ids: IdColumn
+    _payloads: PayloadColumn
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,13 +62,16 @@ class SearchResult:
     @property
     def ids(self) -> list[list[Id]]:
         """Ids of the hits, a list per query."""
-        return [[self.index.ids[row] for row in rows] for rows in self.rows]
+        return [
+            [self._ids[int(row)] for row in rows[:count]] for rows, count in zip(self.rows, self.counts, strict=True)
+        ]
 
     def hits(self, query: int = 0) -> list[Hit]:
         """The hits of one query with their payloads."""
-        found = zip(self.rows[query].tolist(), self.distances[query].tolist(), strict=True)
+        count = self.counts[query]
+        found = zip(self.rows[query, :count].tolist(), self.distances[query, :count].tolist(), strict=True)
         return [
-            Hit(rank, self.index.ids[row], distance, self.bits, self.index.payloads[row])
+            Hit(rank, self._ids[row], distance, self.bits, self._payloads[row])
             for rank, (row, distance) in enumerate(found, start=1)
         ]
 
@@ -69,9 +79,12 @@ class SearchResult:
 class Index:
     """Searchable codes of one modality.
 
+    Every change is made in memory and whole: an error leaves the index as it was. `save` puts it on disk in one step;
+    use `Index.editing` where several processes change one file.
+
     Attributes:
-        ids: unique, in row order. codes: of the items, None while empty. payloads: a JSON object per item.
-        model: fingerprint of the model that made the codes, "" when unknown.
+        ids: unique, in row order. payloads: a JSON object per item. codes: of the items, None while empty.
+        model: fingerprint of the model that made the codes, "" when unknown. engine_name: one of `ENGINES`.
 
     Example:
         >>> index = Index()
@@ -81,64 +94,158 @@ class Index:
         ([['a', 'b']], array([[1, 2]], dtype=uint16))
     """
 
-    def __init__(self, model: str = "") -> None:
+    def __init__(self, model: str = "", engine: str = "exact") -> None:
         self.model = model
-        self.ids: list[Id] = []
-        self.payloads: list[Mapping[str, Any]] = []
+        self.engine_name = check_engine(engine)
+        self.ids = IdColumn(range(0))
+        self.payloads = PayloadColumn(0)
         self.codes: Codes | None = None
-        self._known: set[Id] = set()
+        self._engine: Engine | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def add(self, ids: Sequence[Id], codes: Codes, payloads: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """Append items; on any error nothing is added.
+    @property
+    def engine(self) -> Engine:
+        """The engine over the present codes; built when first needed after a change.
+
+        Raises:
+            DataError: the index is empty.
+        """
+        if self._engine is None:
+            if self.codes is None:
+                raise DataError("the index is empty: there is nothing to search.")
+            self._engine = ENGINES[self.engine_name](self.codes)
+        return self._engine
+
+    def add(self, ids: Sequence[Id] | None, codes: Codes, payloads: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Append items.
 
         Args:
-            ids: new and unique, strings or integers. codes: one each, of the index's length.
-            payloads: a JSON object each.
+            ids: new and unique, all strings or all integers; None counts on from the number of items.
+            codes: one each, of the index's length. payloads: a JSON object each.
 
         Raises:
             DataError: counts that differ, an id twice or known already, codes of another length, or a payload that is
                 not a JSON object.
         """
-        payloads = [{} for _ in ids] if payloads is None else payloads
-        if not len(ids) == len(codes) == len(payloads):
-            raise DataError(f"{len(ids)} ids, {len(codes)} codes, {len(payloads)} payloads: must be equal.")
-        if self.codes is not None and codes.bits != self.codes.bits:
-            raise DataError(f"codes of {codes.bits} bits do not fit an index of {self.codes.bits} bits.")
-        fresh: set[Id] = set()
-        for name in ids:
-            if not isinstance(name, str | int) or isinstance(name, bool):
-                raise DataError(f"id {name!r}: must be a string or an integer.")
-            if name in self._known or name in fresh:
-                raise DataError(f"id {name!r} is {'in the index already' if name in self._known else 'given twice'}.")
-            fresh.add(name)
-        for name, payload in zip(ids, payloads, strict=True):
-            _require_json_object(name, payload)
-        self.codes = codes if self.codes is None else Codes.concatenate([self.codes, codes])
-        self.ids.extend(ids)
-        self.payloads.extend(payloads)
-        self._known |= fresh
+        column = IdColumn.of(range(len(self), len(self) + len(codes)) if ids is None else ids)
+        described = self._check(column, codes, payloads)
+        self._replace(
+            self.ids.append(column),
+            codes if self.codes is None else Codes.concatenate([self.codes, codes]),
+            self.payloads.append(described),
+        )
 
-    def search(self, codes: Codes, k: int = 10, bits: int | None = None, *, threads: int | None = None) -> SearchResult:
+    def upsert(self, ids: Sequence[Id], codes: Codes, payloads: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Replace the items that are known, in their place, and append the others; raises as `add`."""
+        column = IdColumn.of(ids)
+        described = self._check(column, codes, payloads)
+        known = np.array(self.ids.known(column[row] for row in range(len(column))), bool)
+        new, old = np.flatnonzero(~known), np.flatnonzero(known)
+        every = np.arange(len(self) + len(new))  # where each row comes from: below len(self) kept, above it given
+        every[len(self) :] = len(self) + new
+        every[self.ids.rows_of([column[int(row)] for row in old])] = len(self) + old
+        both = codes if self.codes is None else Codes.concatenate([self.codes, codes])
+        self._replace(
+            self.ids.append(column.take(new)) if len(new) else self.ids,
+            both.take(every),
+            self.payloads.append(described).take(every),
+        )
+
+    def remove(self, ids: Sequence[Id]) -> None:
+        """Take items out; the ids and the order of the others stay.
+
+        Raises:
+            DataError: an id is unknown; then nothing is removed.
+        """
+        keep = np.ones(len(self), bool)
+        keep[self.ids.rows_of(ids)] = False
+        rows = np.flatnonzero(keep)
+        codes = self.codes.take(rows) if self.codes is not None and len(rows) else None
+        self._replace(self.ids.take(rows), codes, self.payloads.take(rows))
+
+    @classmethod
+    def merge(cls, parts: Sequence[Index]) -> Index:
+        """One index of several that were built in parts, in order.
+
+        Raises:
+            DataError: no part, an id in two of them, or codes of different lengths. MismatchError: different models.
+        """
+        if not parts:
+            raise DataError("nothing to merge: give at least one index.")
+        merged = cls(parts[0].model, parts[0].engine_name)
+        for part in parts:
+            part.require_model(merged.model)
+            if part.codes is not None:
+                merged.ids, merged.payloads = merged.ids.append(part.ids), merged.payloads.append(part.payloads)
+        filled = [part.codes for part in parts if part.codes is not None]
+        merged.codes = Codes.concatenate(filled) if filled else None
+        return merged
+
+    def search(
+        self,
+        codes: Codes,
+        k: int = 10,
+        bits: int | None = None,
+        *,
+        max_distance: int | None = None,
+        among: Sequence[Id] | None = None,
+        where: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> SearchResult:
         """The k nearest items of each query by (distance, row), exactly.
 
         Args:
             codes: Q queries, at least `bits` long. k: hits wanted; all items when larger.
             bits: prefix length to search at, 1 to B; the full length when None.
+            max_distance: only items at most this far.
+            among: only items with these ids. where: only items whose payload has these values (a list in the payload
+                must contain them). Filters are applied before ranking: k hits are found where k exist.
             threads: all processors when None.
 
         Raises:
-            DataError: k < 1, or `bits` longer than the codes.
+            DataError: k < 1, `bits` longer than the codes, or an unknown id. ConfigError: the engine cannot filter.
+        """
+        if k < 1:
+            raise DataError(f"k: need at least 1 hit, got {k}.")
+        length = codes.check_length(bits) if self.codes is None else self.codes.check_length(bits)
+        if self.codes is None:
+            nothing = np.empty((len(codes), 0), np.int64)
+            return self._result(Neighbours(nothing, nothing.astype(np.uint16), np.zeros(len(codes), np.int64)), length)
+        if max_distance is not None and max_distance < 0:
+            raise DataError(f"max_distance: must be at least 0, got {max_distance}.")
+        codes.check_length(length)
+        allowed = self._allowed(among, where)
+        if allowed is not None and not self.engine.capabilities.filters:
+            raise ConfigError(f"the {self.engine_name} engine cannot search among some items only; use exact.")
+        found = self.engine.search(codes, k, length, allowed=allowed, max_distance=max_distance, threads=threads)
+        return self._result(found, length)
+
+    def search_relaxed(
+        self,
+        values: ArrayLike,
+        k: int = 10,
+        bits: int | None = None,
+        *,
+        candidates: int | None = None,
+        among: Sequence[Id] | None = None,
+        where: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> SearchResult:
+        """The k items of the largest inner product with relaxed queries (asymmetric search), see `nearest_relaxed`.
+
+        Args:
+            values: (Q, B) values in (-1, 1), as `HashModel.encode` gives them.
+            candidates: score only this many nearest items by Hamming distance; all when None.
+            k, bits, among, where, threads: as in `search`.
         """
         if self.codes is None:
-            if k < 1:
-                raise DataError(f"k: need at least 1 hit, got {k}.")
-            shape = (len(codes), 0)
-            return SearchResult(np.empty(shape, np.int64), np.empty(shape, np.uint16), codes.check_length(bits), self)
-        rows, distances = nearest(codes, self.codes, k, bits, threads=threads)
-        return SearchResult(rows, distances, self.codes.check_length(bits), self)
+            raise DataError("the index is empty: there is nothing to search.")
+        found = nearest_relaxed(
+            values, self.codes, k, bits, candidates=candidates, allowed=self._allowed(among, where), threads=threads
+        )
+        return self._result(found, self.codes.check_length(bits))
 
     def require_model(self, model: str) -> None:
         """Refuse to compare codes of different models: their bits mean different things.
@@ -148,40 +255,99 @@ class Index:
         """
         if self.model != model:
             raise MismatchError(
-                f"the index holds codes of model {self.model or 'unknown'}, the query comes from model {model}. "
+                f"the index holds codes of model {self.model or 'unknown'}, not of model {model or 'unknown'}. "
                 "Build the index again with this model."
             )
 
     def save(self, path: Path | str) -> None:
-        """Write to one file, in one step."""
-        if self.codes is None:
-            raise DataError("the index is empty: add items before saving it.")
-        text = {
-            "ids": json.dumps(self.ids, ensure_ascii=False),
-            "payloads": json.dumps(self.payloads, ensure_ascii=False),
-        }
-        arrays = {name: np.frombuffer(value.encode(), np.uint8) for name, value in text.items()}
-        header = {"bits": self.codes.bits, "model": self.model, "count": len(self)}
-        write_arrays(Path(path), {"words": self.codes.words, **arrays}, header, kind=KIND, version=VERSION)
+        """Write to one file, in one step: readers see the old index or the new one.
+
+        Raises:
+            DataError: the index is empty. BusyError: another process is writing this file.
+        """
+        with _writing(Path(path)):
+            self._write(Path(path))
 
     @classmethod
-    def load(cls, path: Path | str) -> Index:
-        """Read what `save` wrote.
+    def load(cls, path: Path | str, *, verify: bool = True) -> Index:
+        """Map what `save` wrote into memory; changes to the index never reach the file.
+
+        Args:
+            path: of the file. verify: compare the checksum, which reads every byte once.
 
         Raises:
             FormatError: torn, newer, or another kind of file.
         """
-        arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION)
-        ids, payloads = (json.loads(arrays.pop(name).tobytes()) for name in ("ids", "payloads"))
-        index = cls(header["model"])
-        index.add(ids, Codes(arrays["words"], header["bits"]), payloads)
+        arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION, verify=verify)
+        index = cls(header["model"], header["engine"])
+        index._replace(
+            IdColumn.from_arrays(arrays, header),
+            Codes(arrays["words"], header["bits"]),
+            PayloadColumn.from_arrays(arrays, header["count"]),
+        )
         return index
 
+    @classmethod
+    @contextlib.contextmanager
+    def editing(cls, path: Path | str) -> Iterator[Index]:
+        """Load, change and save as one step that no other writer can come between.
 
-def _require_json_object(name: Id, payload: Mapping[str, Any]) -> None:
-    try:
-        json.dumps(payload, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"payload of id {name!r} is not JSON: {error}.") from None
-    if not isinstance(payload, Mapping):
-        raise DataError(f"payload of id {name!r} must be a JSON object, got {type(payload).__name__}.")
+        An error inside leaves the file as it was. Readers are never disturbed.
+
+        Raises:
+            BusyError: another process is writing this file. FormatError: as `load`.
+        """
+        with _writing(Path(path)):
+            index = cls.load(path)
+            yield index
+            index._write(Path(path))
+
+    def _write(self, path: Path) -> None:
+        if self.codes is None:
+            raise DataError("the index is empty: delete its file instead of saving it.")
+        id_arrays, id_header = self.ids.to_arrays()
+        arrays = {"words": self.codes.words, **id_arrays, **self.payloads.to_arrays()}
+        header = {
+            "bits": self.codes.bits, "count": len(self), "model": self.model, "engine": self.engine_name, **id_header,
+        }  # fmt: skip
+        write_arrays(path, arrays, header, kind=KIND, version=VERSION)
+
+    def _check(self, ids: IdColumn, codes: Codes, payloads: Sequence[Mapping[str, Any]] | None) -> PayloadColumn:
+        """Refuse what does not fit, before anything is changed."""
+        given = len(ids) if payloads is None else len(payloads)
+        if not len(ids) == len(codes) == given:
+            raise DataError(f"{len(ids)} ids, {len(codes)} codes, {given} payloads: must be equal.")
+        if self.codes is not None and codes.bits != self.codes.bits:
+            raise DataError(f"codes of {codes.bits} bits do not fit an index of {self.codes.bits} bits.")
+        return PayloadColumn.of(payloads, ids)
+
+    def _replace(self, ids: IdColumn, codes: Codes | None, payloads: PayloadColumn) -> None:
+        self.ids, self.codes, self.payloads = ids, codes, payloads
+        self._engine = None
+
+    def _allowed(self, among: Sequence[Id] | None, where: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
+        if among is None and where is None:
+            return None
+        allowed = np.ones(len(self), bool) if where is None else self.payloads.matching(where)
+        if among is not None:
+            chosen = np.zeros(len(self), bool)
+            chosen[self.ids.rows_of(among)] = True
+            allowed &= chosen
+        return allowed
+
+    def _result(self, found: Neighbours, bits: int) -> SearchResult:
+        return SearchResult(found.rows, found.distances, found.counts, bits, self.ids, self.payloads)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Be the only writer of a file, and clear away what a killed one left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"{path}: another process is writing this index. Try again when it is done.") from None
+        for left_over in path.parent.glob(f".{path.name}.*/"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        yield

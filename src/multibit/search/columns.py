@@ -1,0 +1,227 @@
+"""What an index keeps beside the codes, in columns that scale: ids (counted, integers or strings) and JSON payloads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from multibit.errors import DataError
+
+Id = str | int
+Rows = NDArray[np.int64]
+EMPTY = "{}"
+
+
+def text_arrays(texts: pyarrow.LargeStringArray, name: str) -> dict[str, NDArray[Any]]:
+    """A string column as two arrays, for a file: bytes and offsets."""
+    whole = pyarrow.concat_arrays([texts])  # from a slice, buffers that start at 0
+    _, offsets, data = whole.buffers()
+    ends = np.zeros(1, np.int64) if offsets is None else np.frombuffer(offsets, np.int64)[: len(texts) + 1]
+    content = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[: ends[-1]]
+    return {name: content, f"{name}_offsets": ends}
+
+
+def text_column(arrays: Mapping[str, NDArray[Any]], name: str) -> pyarrow.LargeStringArray:
+    """Inverse of `text_arrays`, without copying: the column reads the mapped file."""
+    offsets, content = arrays[f"{name}_offsets"], arrays[name]
+    buffers = pyarrow.py_buffer(offsets), pyarrow.py_buffer(content)
+    return pyarrow.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+
+
+def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
+    """A string column."""
+    return pyarrow.array(list(values), pyarrow.large_string())
+
+
+@dataclass(frozen=True, eq=False)
+class IdColumn:
+    """Unique ids in row order: 0..N-1 without storage (`range`), 64-bit integers, or strings.
+
+    Example:
+        >>> ids = IdColumn(strings(["a", "b"]))
+        >>> ids[1], ids.rows_of(["b"]), ids.kind
+        ('b', array([1]), 'string')
+    """
+
+    values: range | NDArray[np.int64] | pyarrow.LargeStringArray
+
+    @classmethod
+    def of(cls, ids: Sequence[Id] | NDArray[Any]) -> IdColumn:
+        """A column of these ids.
+
+        Raises:
+            DataError: an id is neither string nor integer, both kinds are mixed, or one is given twice.
+        """
+        if isinstance(ids, range):
+            return cls(ids)
+        names: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        kinds = {type(name) for name in names}
+        if not kinds <= {str} and not kinds <= {int}:
+            wrong = next((name for name in names if type(name) not in (str, int)), names[0])
+            raise DataError(f"id {wrong!r}: all ids of an index must be strings, or all must be integers.")
+        column = cls(strings(names) if kinds == {str} else np.asarray(names, np.int64))
+        if len(column.row_by_id) < len(names):
+            twice = next(name for row, name in enumerate(names) if column.row_by_id[name] != row)
+            raise DataError(f"id {twice!r} is given twice.")
+        return column
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, row: int) -> Id:
+        value = self.values[row]
+        if isinstance(value, pyarrow.LargeStringScalar):
+            return str(value)
+        return int(value)
+
+    @property
+    def kind(self) -> str:
+        """ "range", "integer" or "string"."""  # noqa: D210 - a quotation mark comes first
+        if isinstance(self.values, range):
+            return "range"
+        return "integer" if isinstance(self.values, np.ndarray) else "string"
+
+    @cached_property
+    def row_by_id(self) -> Mapping[Id, int]:
+        """Row of each id; built when first needed."""
+        values = self.values if isinstance(self.values, range) else self.values.tolist()
+        return {name: row for row, name in enumerate(values)}
+
+    def known(self, ids: Iterable[Id]) -> list[bool]:
+        """Which of these are in the column."""
+        if isinstance(self.values, range):
+            return [type(name) is int and name in self.values for name in ids]
+        return [name in self.row_by_id for name in ids]
+
+    def rows_of(self, ids: Sequence[Id]) -> Rows:
+        """Rows of some ids.
+
+        Raises:
+            DataError: one is unknown.
+        """
+        for name, is_known in zip(ids, self.known(ids), strict=True):
+            if not is_known:
+                raise DataError(f"id {name!r} is not in the index of {len(self):,} items.")
+        if isinstance(self.values, range):
+            return np.array([self.values.index(int(name)) for name in ids], np.int64)
+        return np.array([self.row_by_id[name] for name in ids], np.int64)
+
+    def append(self, other: IdColumn) -> IdColumn:
+        """Both in order.
+
+        Raises:
+            DataError: an id in both, or of another kind.
+        """
+        if not len(self) or not len(other):
+            return other if not len(self) else self
+        if (self.kind == "string") != (other.kind == "string"):
+            raise DataError(f"ids of kind {other.kind} do not fit an index with ids of kind {self.kind}.")
+        mine, theirs = self.values, other.values
+        if isinstance(mine, range) and isinstance(theirs, range) and mine.stop == theirs.start:
+            return IdColumn(range(mine.start, theirs.stop))
+        known = self.known(other[row] for row in range(len(other)))
+        if any(known):
+            raise DataError(f"id {other[known.index(True)]!r} is in the index already.")
+        if self.kind == "string":
+            return IdColumn(pyarrow.concat_arrays([mine, theirs]))
+        return IdColumn(np.concatenate([np.asarray(mine, np.int64), np.asarray(theirs, np.int64)]))
+
+    def take(self, rows: Rows) -> IdColumn:
+        """Some of the ids, in the order given."""
+        if isinstance(self.values, pyarrow.LargeStringArray):
+            return IdColumn(self.values.take(pyarrow.array(rows)))
+        return IdColumn(np.asarray(self.values, np.int64)[rows])
+
+    def to_arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and header for a file."""
+        if isinstance(self.values, range):
+            return {}, {"ids": "range", "first_id": self.values.start}
+        if isinstance(self.values, np.ndarray):
+            return {"ids": self.values}, {"ids": "integer"}
+        return text_arrays(self.values, "ids"), {"ids": "string"}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> IdColumn:
+        """Inverse of `to_arrays`."""
+        if header["ids"] == "range":
+            return cls(range(header["first_id"], header["first_id"] + header["count"]))
+        return cls(arrays["ids"] if header["ids"] == "integer" else text_column(arrays, "ids"))
+
+
+@dataclass(frozen=True, eq=False)
+class PayloadColumn:
+    """A JSON object per row, kept as text and read when asked for; nothing is stored while all are empty.
+
+    Attributes:
+        count: rows. texts: (count,) JSON, None while all are empty.
+    """
+
+    count: int
+    texts: pyarrow.LargeStringArray | None = None
+
+    @classmethod
+    def of(cls, payloads: Sequence[Mapping[str, Any]] | None, ids: IdColumn) -> PayloadColumn:
+        """A column of these objects.
+
+        Raises:
+            DataError: one is not a JSON object; names its id.
+        """
+        if payloads is None:
+            return cls(len(ids))
+        return cls(len(ids), strings(_to_json(payload, ids[row]) for row, payload in enumerate(payloads)))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {} if self.texts is None else dict(json.loads(str(self.texts[row])))
+
+    def append(self, other: PayloadColumn) -> PayloadColumn:
+        """Both in order."""
+        if self.texts is None and other.texts is None:
+            return PayloadColumn(self.count + other.count)
+        return PayloadColumn(self.count + other.count, pyarrow.concat_arrays([self._written(), other._written()]))
+
+    def take(self, rows: Rows) -> PayloadColumn:
+        """Some of the payloads, in the order given."""
+        return PayloadColumn(len(rows), None if self.texts is None else self.texts.take(pyarrow.array(rows)))
+
+    def matching(self, where: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """(count,) which rows have these values: equal, or for a list in the payload, containing them."""
+        return np.fromiter((_matches(self[row], where) for row in range(self.count)), np.bool_, self.count)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Arrays for a file."""
+        return {} if self.texts is None else text_arrays(self.texts, "payloads")
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int) -> PayloadColumn:
+        """Inverse of `to_arrays`."""
+        return cls(count, text_column(arrays, "payloads") if "payloads" in arrays else None)
+
+    def _written(self) -> pyarrow.LargeStringArray:
+        return strings([EMPTY] * self.count) if self.texts is None else self.texts
+
+
+def _to_json(payload: Mapping[str, Any], name: Id) -> str:
+    if not isinstance(payload, Mapping):
+        raise DataError(f"payload of id {name!r} must be a JSON object, got {type(payload).__name__}.")
+    try:
+        return json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"payload of id {name!r} is not JSON: {error}.") from None
+
+
+def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    for field, wanted in where.items():
+        value = payload.get(field)
+        if value != wanted and not (isinstance(value, list) and wanted in value):
+            return False
+    return True

@@ -1,0 +1,35 @@
+"""Engines: packed codes -> nearest rows. One adapter a file; `ENGINES` names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from multibit.codes import Codes
+from multibit.errors import ConfigError
+from multibit.search.engines.base import Capabilities, Engine
+from multibit.search.engines.exact import ExactEngine
+from multibit.search.engines.faiss import FaissEngine
+from multibit.search.engines.lists import ListsEngine
+from multibit.search.engines.reference import ReferenceEngine
+
+ENGINES: dict[str, Callable[[Codes], Engine]] = {
+    "exact": ExactEngine,
+    "lists": ListsEngine,
+    "faiss": FaissEngine,
+    "reference": ReferenceEngine,
+}
+"""Engine by name; "exact" is the default."""
+
+
+def check_engine(name: str) -> str:
+    """The name, if there is such an engine.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in ENGINES:
+        raise ConfigError(f"engine {name!r} is unknown; there are {', '.join(ENGINES)}.")
+    return name
+
+
+__all__ = ["ENGINES", "Capabilities", "Engine", "check_engine"]

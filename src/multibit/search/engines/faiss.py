@@ -1,0 +1,74 @@
+"""faiss `IndexBinaryFlat` as an engine, with the order of ties repaired."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import Codes
+from multibit.codes.distance import Allowed, Neighbours, room_for
+from multibit.errors import ConfigError, MissingExtraError
+from multibit.search.engines.base import Capabilities
+
+
+class FaissEngine:
+    """faiss leaves the order of equal distances open and cuts them anywhere, so each answer is completed by a range
+    search up to its last distance and sorted by (distance, row).
+
+    faiss wants whole bytes: a cut byte is padded with zeros on both sides, which changes no distance. It builds one
+    index per length that is asked for.
+    """  # noqa: D205 - one thought
+
+    capabilities: ClassVar[Capabilities] = Capabilities(filters=False, any_length=False)
+    reason = "faiss IndexBinaryFlat"
+
+    def __init__(self, codes: Codes) -> None:
+        try:
+            import faiss
+        except ImportError:
+            raise MissingExtraError("faiss", extra="faiss", need="the faiss engine") from None
+        self._faiss = faiss
+        self._codes = codes
+        self._by_length: dict[int, Any] = {}
+
+    def search(
+        self,
+        queries: Codes,
+        k: int,
+        bits: int,
+        *,
+        allowed: Allowed = None,
+        max_distance: int | None = None,
+        threads: int | None = None,
+    ) -> Neighbours:
+        """See `Engine.search`; `allowed` must be None."""
+        if allowed is not None:
+            raise ConfigError("the faiss engine cannot search among some rows only; use the exact engine.")
+        found = room_for(len(queries), k, self._codes, None, np.uint16)
+        if not found.rows.size:
+            return found
+        if threads is not None:
+            self._faiss.omp_set_num_threads(threads)
+        index, packed = self._index(bits), queries.prefix(bits).to_bytes()
+        last = index.search(packed, found.rows.shape[1])[0][:, -1].astype(int)
+        for q, radius in enumerate(last):
+            reach = radius if max_distance is None else min(radius, max_distance)
+            rows, distances = self._within(index, packed[q : q + 1], reach)
+            order = np.lexsort((rows, distances))[: found.rows.shape[1]]
+            found.rows[q, : len(order)], found.distances[q, : len(order)] = rows[order], distances[order]
+            found.counts[q] = len(order)
+        return found
+
+    def _within(self, index: Any, query: NDArray[np.uint8], reach: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        _, distances, rows = index.range_search(query, int(reach) + 1)  # faiss: strictly below the radius
+        return rows, distances.astype(np.int64)
+
+    def _index(self, bits: int) -> Any:
+        if bits not in self._by_length:
+            packed = self._codes.prefix(bits).to_bytes()
+            index = self._faiss.IndexBinaryFlat(packed.shape[1] * 8)
+            index.add(packed)
+            self._by_length[bits] = index
+        return self._by_length[bits]

@@ -63,6 +63,15 @@ class Items(StrEnum):
     database = "database"
 
 
+class EngineName(StrEnum):
+    """Engines that an index file can ask for."""
+
+    exact = "exact"
+    lists = "lists"
+    faiss = "faiss"
+    reference = "reference"
+
+
 DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]
 FeaturesArgument = Annotated[Path, typer.Argument(help="A feature store folder, or an .npz with image, text, labels.")]
 OptionalFeatures = Annotated[
@@ -92,7 +101,7 @@ def demo(
     seed: SeedOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
-    """Run the whole line on the 4,769 real pictures and texts that come with multibit."""
+    """Run the whole line on the real pictures that come with multibit."""
     from multibit.demo import run_demo
     from multibit.runs import check_device
 
@@ -113,7 +122,7 @@ def features(
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 2,
     device: DeviceOption = Device.cpu,
 ) -> None:
-    """Encode the pictures and texts of a data set into a feature store.
+    """Encode the pictures and texts of a data set, once.
 
     Unreadable pictures are skipped and listed. Interrupted? Run the same command again: finished shards are kept.
     """
@@ -149,9 +158,10 @@ def train(
     validation: Annotated[int | None, typer.Option(help="Items that select the epoch; 5 % up to 1,000.")] = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
-    """Train ONE model whose code is good at every length, on the training rows of a split.
+    """Train one model whose code is good at every length.
 
-    Query and database items take no part. Interrupted? Run the same command again: it goes on where it was.
+    It sees the training rows of a split; query and database items take no part. Interrupted?
+    Run the same command again: it goes on where it was.
     """
     from multibit.data import FeatureStore
     from multibit.runs import Run
@@ -169,32 +179,25 @@ def train(
 def encode(
     run: RunArgument,
     features: OptionalFeatures = None,
-    out: Annotated[Path, typer.Option(help="The .npz file to write.")] = Path("codes.npz"),
+    out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
+    bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
 ) -> None:
-    """Write the packed codes of all items to an .npz file for other tools.
+    """Write the codes of all items for other tools.
 
-    Keys: ids, image and text (items, bytes) uint8, bits. np.unpackbits(image, axis=1)[:, :B] are the first B bits.
+    .npz: ids, image and text (items, bytes) uint8, bits; np.unpackbits(image, axis=1)[:, :B] are the first B bits.
+    .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; queries and database of the run's split.
     """
-    import numpy as np
-
-    from multibit.files import replacing
     from multibit.runs import Run
-    from multibit.runs import encode as encode_pairs
 
     loaded = Run.load(run)
     store = loaded.open_features(features)
-    coded = encode_pairs(loaded.model, store.take(np.arange(len(store))))
-    target = out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
-    with replacing(target) as temporary:
-        np.savez(
-            temporary,
-            ids=np.array(store.dataset.ids),
-            image=coded.image.to_bytes(),
-            text=coded.text.to_bytes(),
-            bits=loaded.model.bits,
-            model=loaded.model.fingerprint(),
-        )
-    _stdout().print(f"Wrote {target}: {len(coded):,} items, {loaded.model.bits} bits per modality")
+    if out.suffix == ".mat":
+        loaded.save_mat(out, store, bits)
+    elif out.suffix == ".npz":
+        loaded.save_codes(out, store, bits)
+    else:
+        raise ConfigError(f"--out {out}: must end in .npz or .mat.")
+    _stdout().print(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality", soft_wrap=True)
 
 
 @app.command()
@@ -205,7 +208,10 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="JSON file; RUN/evaluation.json when omitted.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
 ) -> None:
-    """Measure image-to-text and text-to-image search at every length, with and without training items."""
+    """Measure search at every length, both directions.
+
+    Two protocols: training items in the searched database, as the field does, and kept out of it.
+    """
     from multibit.files import write_json
     from multibit.report import accuracy_table
     from multibit.runs import Run
@@ -230,22 +236,73 @@ def index(
     run: RunArgument,
     features: OptionalFeatures = None,
     items: Annotated[Items, typer.Option(help="All items, or only the database of the run's split.")] = Items.all,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add to the index that is there; known ids are replaced.")
+    ] = False,
+    remove: Annotated[
+        list[str] | None, typer.Option(help="Only take this id out of the index; may be repeated.")
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="How to search; lists pay from about a million codes on.")] = (
+        EngineName.exact
+    ),
     out: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
 ) -> None:
-    """Encode items into a searchable index, one file per modality."""
+    """Encode items into a searchable index, or update one.
+
+    One file per modality. Readers are never disturbed, and a crash leaves the old index or the new one.
+    """
     from multibit.runs import Run
+    from multibit.search import Index
 
     loaded = Run.load(run)
-    store = loaded.open_features(features)
-    if items is Items.database:
-        loaded.require_own(store)
-    folder = out or run / "index"
     console = _stdout()
     for modality in Modality:
-        built = loaded.build_index(store, modality.value, loaded.split.database if items is Items.database else None)
-        path = folder / f"{modality.value}.mbx"
-        built.save(path)
-        console.print(f"Wrote {path}: {len(built):,} items")
+        path = (out or run / "index") / f"{modality.value}.mbx"
+        if remove:
+            with Index.editing(path) as built:
+                built.remove(remove)
+        else:
+            store = loaded.open_features(features)
+            if items is Items.database:
+                loaded.require_own(store)
+            rows = loaded.split.database if items is Items.database else None
+            if update:
+                with Index.editing(path) as built:
+                    loaded.index_items(built, store, modality.value, rows)
+            else:
+                built = Index(loaded.record["model"], engine.value)
+                loaded.index_items(built, store, modality.value, rows)
+                built.save(path)
+        console.print(f"Wrote {path}: {len(built):,} items", soft_wrap=True)
+
+
+@app.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="Index files (.mbx) of one model, in order.")],
+    out: Annotated[Path, typer.Option(help="The index file to write.")],
+) -> None:
+    """Join indices that were built in parts."""
+    from multibit.search import Index
+
+    merged = Index.merge([Index.load(part) for part in parts])
+    merged.save(out)
+    _stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
+
+
+@app.command()
+def export(
+    index: Annotated[Path, typer.Argument(help="An index file (.mbx).")],
+    out: Annotated[Path, typer.Option(help="The .npy (packed codes) or .faiss (binary flat index) file to write.")],
+    bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
+) -> None:
+    """Write the codes of an index for another tool."""
+    from multibit.search import Index
+    from multibit.search.exchange import export_codes
+
+    found = Index.load(index)
+    assert found.codes is not None  # an empty index is never saved
+    export_codes(found.codes, out, bits)
+    _stdout().print(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits", soft_wrap=True)
 
 
 @app.command()
@@ -258,19 +315,33 @@ def search(
     modality: Annotated[
         Modality | None, typer.Option("--in", help="Search among pictures or texts; the other side when omitted.")
     ] = None,
+    max_distance: Annotated[int | None, typer.Option(help="Only items that differ in at most this many bits.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="FIELD=VALUE that the item must have, e.g. labels=dog.")
+    ] = None,
+    relaxed: Annotated[
+        bool, typer.Option("--relaxed", help="Keep the query's real values: splits ties, larger score is nearer.")
+    ] = False,
     index: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
     sheet: Annotated[Path | None, typer.Option(help="Also draw the hits into this PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
 ) -> None:
     """Find the nearest items to a text or a picture, at any code length."""
+    from multibit.codes import Codes
     from multibit.runs import Run
 
+    if relaxed and max_distance is not None:
+        raise ConfigError("--relaxed ranks by score, so --max-distance does not apply; give one of them.")
     loaded = Run.load(run)
     picture = Path(query) if _is_picture(query, kind) else None
     searched = modality.value if modality else ("text" if picture else "image")
     found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
-    codes = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
-    result = found.search(codes, k, bits)
+    values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
+    conditions: dict[str, str] | None = _pairs(where, "--where") or None
+    if relaxed:
+        result = found.search_relaxed(values, k, bits, where=conditions)
+    else:
+        result = found.search(Codes.from_signs(values), k, bits, max_distance=max_distance, where=conditions)
     hits = result.hits()
     if as_json:
         for hit in hits:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from multibit.codes import Codes
 from multibit.config import Config
 from multibit.data import FeatureStore, PairedDataset, Split
 from multibit.data.encoders import load_picture_encoder, load_text_encoder
@@ -54,7 +55,8 @@ def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu")
     write_json(folder / "evaluation.json", results, kind="evaluation", version=1)
     indices: dict[Modality, Index] = {}
     for modality in MODALITIES:
-        indices[modality] = run.build_index(store, modality, split.database)
+        indices[modality] = Index(model=run.record["model"])
+        run.index_items(indices[modality], store, modality, split.database)
         indices[modality].save(folder / "run" / "index" / f"{modality}.mbx")
     sheet = folder / "searches.png"
     contact_sheet(_searches(run, store, indices), sheet)
@@ -101,7 +103,7 @@ def _search_item(run: Run, store: FeatureStore, index: Index, row: int, asked: M
 
 
 def _search(run: Run, index: Index, text: str, image: Path | None, labels: frozenset[str]) -> Search:
-    codes = run.encode_picture(image) if image else run.encode_text(text)
+    codes = Codes.from_signs(run.encode_picture(image) if image else run.encode_text(text))
     rows = {bits: index.search(codes, SHOWN_HITS, bits).hits() for bits in SHOWN_BITS if bits <= run.model.bits}
     title = f"picture -> texts: {text}" if image else f"text -> pictures: {text}"
     return Search(title, labels, image, rows, show="text" if image else "image")

@@ -25,6 +25,7 @@ from multibit.hashing.model import HashModel, Modality
 from multibit.hashing.train import TrainingState, build_model, fit
 from multibit.relation import RelationTeacher
 from multibit.search import Index
+from multibit.search.exchange import save_mat
 
 KIND, VERSION = "run", 1
 STATE_FILE = "training-state.pt"
@@ -221,6 +222,26 @@ class Run:
         self.recipe.require(store.recipe, str(where))
         return store
 
+    def save_codes(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
+        """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model."""
+        coded = encode(self.model, store.take(np.arange(len(store))))
+        length = coded.image.check_length(bits)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                ids=np.array(store.dataset.ids),
+                image=coded.image.prefix(length).to_bytes(),
+                text=coded.text.prefix(length).to_bytes(),
+                bits=length,
+                model=self.record["model"],
+            )
+
+    def save_mat(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
+        """Write the codes of the split's queries and database to the field's six-key `.mat`."""
+        self.require_own(store)
+        query, database = (encode(self.model, store.take(rows)) for rows in (self.split.query, self.split.database))
+        save_mat(path, (query.image, query.text, query.labels), (database.image, database.text, database.labels), bits)
+
     def require_own(self, store: FeatureStore) -> None:
         """Refuse features that the split of the run does not belong to.
 
@@ -233,26 +254,32 @@ class Run:
                 "could be among the queries."
             )
 
-    def build_index(self, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None) -> Index:
-        """Encode one modality of some items (all when None) into an index that knows picture, text and labels."""
-        chosen = np.arange(len(store)) if rows is None else rows
-        index = Index(model=self.model.fingerprint())
-        codes = encode(self.model, store.take(chosen)).codes(modality)
-        index.add([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
-        return index
+    def index_items(
+        self, index: Index, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None
+    ) -> None:
+        """Encode one modality of some items (all when None) into an index, with picture, text and labels.
 
-    def encode_text(self, text: str) -> Codes:
-        """The code of a raw text, by the text encoder that the run was trained with."""
+        Items that the index knows by id are replaced.
+
+        Raises:
+            MismatchError: the index holds codes of another model.
+        """
+        index.require_model(self.record["model"])
+        chosen = np.arange(len(store)) if rows is None else rows
+        codes = encode(self.model, store.take(chosen)).codes(modality)
+        index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+
+    def encode_text(self, text: str) -> NDArray[np.float32]:
+        """Relaxed code (1, B) of a raw text, by the text encoder that the run was trained with."""
         encoder = load_text_encoder(self.recipe.text.name)
         self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "this machine's encoders")
-        return Codes.from_signs(self.model.encode(encoder.encode([text]), "text"))
+        return self.model.encode(encoder.encode([text]), "text")
 
-    def encode_picture(self, path: Path) -> Codes:
-        """The code of a picture file, by the picture encoder that the run was trained with."""
+    def encode_picture(self, path: Path) -> NDArray[np.float32]:
+        """Relaxed code (1, B) of a picture file, by the picture encoder that the run was trained with."""
         encoder = load_picture_encoder(self.recipe.image.name)
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
-        features = encoder.encode([encoder.prepare(open_picture(path))])
-        return Codes.from_signs(self.model.encode(features, "image"))
+        return self.model.encode(encoder.encode([encoder.prepare(open_picture(path))]), "image")
 
     def evaluate(self, store: FeatureStore, *, at: int | None = None) -> list[Evaluation]:
         """Measure the query set against both databases: with and without the training and validation items.

@@ -154,6 +154,17 @@ def all_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, o
 
 
 @compiled
+def bare_distances(first: int, last: int, queries: Any, planes: Any, mask: Any) -> int:
+    """Distances of queries first..last to every row, chunk by chunk, and nothing done with them: for the benchmark."""
+    chunk, seen = np.empty(CHUNK, np.uint16), 0
+    for start in range(0, planes.shape[1], CHUNK):
+        part = chunk[: min(CHUNK, planes.shape[1] - start)]
+        for q in range(first, last):
+            seen += fill_distances(planes, queries, q, mask, start, part, 1)
+    return seen
+
+
+@compiled
 def _any_below(distances: Any, limit: Any) -> bool:
     """Whether one is below the limit."""
     below = np.uint16(0)

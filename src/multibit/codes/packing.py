@@ -127,7 +127,7 @@ class Codes:
 
     def take(self, rows: ArrayLike) -> Codes:
         """The codes of some rows, in the order given."""
-        return Codes(np.ascontiguousarray(self.words[:, np.asarray(rows)]), self.bits)
+        return Codes(np.ascontiguousarray(self.words[:, np.asarray(rows, np.int64)]), self.bits)
 
     def check_length(self, bits: int | None) -> int:
         """`bits`, or the full length when None.

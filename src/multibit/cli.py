@@ -6,9 +6,10 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from multibit.errors import ConfigError, DataError, MultibitError
 
@@ -20,8 +21,28 @@ if TYPE_CHECKING:
     from multibit.runs import Run
     from multibit.search import Hit, Index
 
+
+class Verbs(TyperGroup):
+    """The verbs; errors that people can mend are sentences, not tracebacks."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except MultibitError as error:
+            _fail(str(error), 1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{where}{error.strerror or error}. Nothing that was there before is lost.", 1)
+        except MemoryError:
+            _fail("out of memory. Use fewer items at a time.", 1)
+        except KeyboardInterrupt:
+            _fail("interrupted. Run the same command again to go on.", 130)
+
+
 app = typer.Typer(
     name="multibit",
+    cls=Verbs,
     help=(
         "One nested binary code for image-text search.\n\n"
         "The usual order: features (encode pictures and texts), train, evaluate, index, search. "
@@ -191,6 +212,7 @@ def encode(
 
     loaded = Run.load(run)
     store = loaded.open_features(features)
+    out = out if out.suffix else out.with_suffix(".npz")
     if out.suffix == ".mat":
         loaded.save_mat(out, store, bits)
     elif out.suffix == ".npz":
@@ -364,21 +386,11 @@ def info(path: Annotated[Path, typer.Argument(help="A data set, feature store, r
 
 
 def main() -> None:
-    """Run the command line; errors that people can mend are sentences, not tracebacks."""
-    try:
-        app()
-    except MultibitError as error:
-        _fail(str(error), 1)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}. Nothing that was there before is lost.", 1)
-    except MemoryError:
-        _fail("out of memory. Use fewer items at a time.", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted. Run the same command again to go on.", 130)
+    """Run the command line."""
+    app()
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"Error: {message}", err=True)
     sys.exit(code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,14 +56,21 @@ class Config:
     seed: int = 42
 
     def __post_init__(self) -> None:
+        self._require_whole()
         object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
         self._require_at_least(0, "scale_weight", "seed")
+        if max(self.hidden, self.dimension) > MAX_WIDTH:
+            raise ConfigError(f"hidden, dimension: at most {MAX_WIDTH:,}, got {self.hidden} and {self.dimension}.")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: must be in [0, 1), got {self.dropout}.")
         if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
             raise ConfigError(f"lengths: need one or more different positive bit counts, got {self.lengths}.")
+        if self.code_bits > MAX_BITS:
+            raise ConfigError(f"lengths: the longest code has {self.code_bits} bits, at most {MAX_BITS} are supported.")
+        if self.seed >= 2**32:
+            raise ConfigError(f"seed: must be below 2^32, got {self.seed}.")
         if self.code_bits < self.scales:
             raise ConfigError(
                 f"lengths: the longest code has {self.code_bits} bits, but each of the {self.scales} scales needs "
@@ -99,7 +107,10 @@ class Config:
             settings = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not readable as TOML settings ({error}).") from None
-        return cls.preset(str(settings.pop("preset", "default"))).override(settings)
+        try:
+            return cls.preset(str(settings.pop("preset", "default"))).override(settings)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
 
     def override(self, settings: Mapping[str, Any]) -> Config:
         """A copy with other values; text values are read as the field's own type.
@@ -124,9 +135,15 @@ class Config:
                 parts = value.split(",") if isinstance(value, str) else value
                 return tuple(_whole(part) for part in parts)
             return _whole(value) if isinstance(getattr(self, name), int) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             kind = type(getattr(self, name)).__name__
             raise ConfigError(f"{name}: cannot read {value!r} as {kind}.") from None
+
+    def _require_whole(self) -> None:
+        names = [field.name for field in dataclasses.fields(self) if field.type == "int"]
+        for name, value in [*((name, getattr(self, name)) for name in names), *(("lengths", v) for v in self.lengths)]:
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ConfigError(f"{name}: must be a whole number, got {value!r}.")
 
     def _require_positive(self, *names: str) -> None:
         for name in names:
@@ -147,6 +164,12 @@ def _whole(value: Any) -> int:
         raise ValueError(value)
     return int(number)
 
+
+MAX_BITS = 1024
+"""Longest code that can be packed."""
+
+MAX_WIDTH = 1_000_000
+"""Widest layer; more is a slip of the pen."""
 
 PRESETS: dict[str, Config] = {
     "default": Config(),

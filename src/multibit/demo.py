@@ -104,6 +104,7 @@ def _search_item(run: Run, store: FeatureStore, index: Index, row: int, asked: M
 
 def _search(run: Run, index: Index, text: str, image: Path | None, labels: frozenset[str]) -> Search:
     codes = Codes.from_signs(run.encode_picture(image) if image else run.encode_text(text))
-    rows = {bits: index.search(codes, SHOWN_HITS, bits).hits() for bits in SHOWN_BITS if bits <= run.model.bits}
+    lengths = sorted({min(bits, run.model.bits) for bits in SHOWN_BITS})
+    rows = {bits: index.search(codes, SHOWN_HITS, bits).hits() for bits in lengths}
     title = f"picture -> texts: {text}" if image else f"text -> pictures: {text}"
     return Search(title, labels, image, rows, show="text" if image else "image")

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,31 +75,33 @@ def write_json(path: Path, content: Mapping[str, Any], *, kind: str, version: in
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, *, kind: str, version: int) -> dict[str, Any]:
+def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()) -> dict[str, Any]:
     """Read what `write_json` wrote.
+
+    Args:
+        path: of the file. kind, version: what it must be. fields: that it must have.
 
     Raises:
         FormatError: the file is missing, torn, of another kind, or from a newer version.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path}: no such file, so this is not a complete multibit {kind}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not readable as JSON ({error}). The file is torn or was edited.") from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
+    missing = [field for field in fields if field not in content]
+    if missing:
+        raise FormatError(f"{path}: lacks {', '.join(missing)}, so it was edited. Make it again or restore a copy.")
     return dict(content)
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
     """Write named arrays and a JSON header as one safetensors file, in one step, with a checksum of the arrays."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    metadata = {
-        "format": f"multibit {kind}",
-        "version": str(version),
-        "xxh3": _checksum(arrays),
-        "header": json.dumps(header, ensure_ascii=False),
-    }
+    metadata = {"format": f"multibit {kind}", "version": str(version), "header": json.dumps(header)}
+    metadata["xxh3"] = _checksum(arrays, metadata)
     with replacing(path) as temporary:
         try:
             save_file(arrays, temporary, metadata=metadata)
@@ -132,7 +134,7 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
         ) from None
     _check_header(path, metadata, kind, version)
     arrays = _map_arrays(path)
-    if verify and _checksum(arrays) != metadata["xxh3"]:
+    if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
         raise FormatError(f"{path}: its content does not match its checksum. Make it again or restore a copy.")
     return arrays, json.loads(metadata["header"])
 
@@ -162,15 +164,19 @@ def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int
     found = header.get("format")
     if found != f"multibit {kind}":
         raise FormatError(f"{path}: expected a multibit {kind}, found {found or 'some other file'}.")
-    if int(header.get("version", 0)) > version:
+    if not str(header.get("version")).isdecimal():
+        raise FormatError(f"{path}: has no readable version, so it was edited. Make it again or restore a copy.")
+    if int(header["version"]) > version:
         raise FormatError(
             f"{path}: written in format version {header['version']}, this multibit reads up to {version}. "
             "Upgrade multibit to open it."
         )
 
 
-def _checksum(arrays: Arrays) -> str:
+def _checksum(arrays: Arrays, metadata: Mapping[str, str]) -> str:
+    """Hash of the arrays and of everything that is said about them."""
     digest = xxhash.xxh3_128()
+    digest.update(json.dumps([metadata[key] for key in ("format", "version", "header")]).encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -192,5 +198,6 @@ def fingerprint(*parts: object) -> str:
             digest.update(f"{array.dtype.str} {array.shape}".encode())
             digest.update(array.reshape(-1).view(np.uint8).data)
         else:
-            digest.update(json.dumps(part, sort_keys=True, ensure_ascii=False, default=str).encode())
+            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+        digest.update(b"\0")  # so that (1, 23) and (12, 3) differ
     return digest.hexdigest()[:16]

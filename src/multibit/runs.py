@@ -20,7 +20,7 @@ from multibit.data.encoders import load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, selection_score
-from multibit.files import read_json, replacing, write_json
+from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.hashing.model import HashModel, Modality
 from multibit.hashing.train import TrainingState, build_model, fit
 from multibit.relation import RelationTeacher
@@ -28,6 +28,7 @@ from multibit.search import Index
 from multibit.search.exchange import save_mat
 
 KIND, VERSION = "run", 1
+FIELDS = ("config", "model", "teacher", "split", "recipe", "label_names", "data", "features", "selection", "versions")
 STATE_FILE = "training-state.pt"
 PROTOCOLS = {
     "in": "training items in the database",
@@ -90,11 +91,19 @@ def train(
     model = build_model(training, teacher, settings).to(check_device(device))
 
     def score(current: HashModel) -> float:
-        assert validation is not None
+        assert validation is not None  # else it is not used
         return selection_score(encode(current, validation), encode(current, training), settings.lengths)
 
-    use_score = score if validation is not None and len(validation) else None
-    state = fit(model, teacher, training, settings, use_score, state_file=state_file, save_every=save_every)
+    if validation is None or not len(validation):
+        state = fit(model, teacher, training, settings, None, state_file=state_file, save_every=save_every)
+        return Training(model.to("cpu"), teacher, settings, state)
+    if validation.labels.shape[1] != training.labels.shape[1]:
+        columns = validation.labels.shape[1], training.labels.shape[1]
+        raise DataError(f"labels: {columns[0]} columns for validation, {columns[1]} for training.")
+    selection = fingerprint(validation.image, validation.text, validation.offsets, validation.labels)
+    state = fit(
+        model, teacher, training, settings, score, selection=selection, state_file=state_file, save_every=save_every
+    )
     return Training(model.to("cpu"), teacher, settings, state)
 
 
@@ -105,6 +114,16 @@ def encode(model: HashModel, pairs: Pairs) -> CodedPairs:
         Codes.from_signs(model.encode(pairs.mean_text, "text")),
         pairs.labels,
     )
+
+
+def _check_split(split: Split, items: int) -> None:
+    """Refuse a split of other data."""
+    for name in ("train", "validation", "query", "database"):
+        rows = getattr(split, name)
+        if len(rows) and rows.max() >= items:
+            raise DataError(f"split: {name} names row {rows.max()}, the features have {items} rows.")
+        if not len(rows) and name in ("query", "database"):
+            raise DataError(f"split: no row in {name}, so nothing could be evaluated.")
 
 
 def check_device(device: str) -> str:
@@ -148,8 +167,7 @@ class Run:
         """
         if (folder / "run.json").exists():
             raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
-        if int(max(split.database.max(), split.query.max())) >= len(store):
-            raise DataError(f"the split names row {split.database.max()}, the features have {len(store)} rows.")
+        _check_split(split, len(store))
         folder.mkdir(parents=True, exist_ok=True)
         training, validation = store.take(split.train), store.take(split.validation)
         result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
@@ -167,6 +185,8 @@ class Run:
             "label_names": list(store.dataset.label_names),
             "data": store.fingerprint(),
             "features": str(store.source.resolve()) if store.source else None,
+            "teacher": result.teacher.fingerprint(),
+            "split": split.fingerprint(),
             "selection": {
                 "epoch": state.best_epoch,
                 "validation_mean_mAP": state.best_score if len(validation) else None,
@@ -194,16 +214,20 @@ class Run:
         folder = Path(folder)
         if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
             raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
-        record = read_json(folder / "run.json", kind=KIND, version=VERSION)
+        record = read_json(folder / "run.json", kind=KIND, version=VERSION, fields=FIELDS)
         model = HashModel.load(folder / "model.safetensors")
-        if model.fingerprint() != record["model"]:
-            raise FormatError(f"{folder}: model.safetensors is not the model that run.json describes.")
+        teacher = RelationTeacher.load(folder / "teacher.safetensors")
+        split = Split.load(folder / "split.safetensors")
+        found = {"model": model.fingerprint(), "teacher": teacher.fingerprint(), "split": split.fingerprint()}
+        for name, digits in found.items():
+            if digits != record[name]:
+                raise FormatError(f"{folder}: {name}.safetensors is not the {name} that run.json describes.")
         return cls(
             folder,
             Config().override(record["config"]),
             model,
-            RelationTeacher.load(folder / "teacher.safetensors"),
-            Split.load(folder / "split.safetensors"),
+            teacher,
+            split,
             Recipe.from_dict(record["recipe"]),
             tuple(record["label_names"]),
             record,

@@ -215,8 +215,8 @@ def nearest_relaxed(
         raise DataError(f"relaxed queries: row {row}, column {column} is {array[row, column]}; it must be finite.")
     found = room_for(len(array), k, database, allowed, np.float64)
     tables, planes = _byte_tables(array[:, :length]), database.planes(length)
-    if candidates is not None and candidates < k:
-        raise DataError(f"candidates: {candidates} cannot hold the k = {k} hits asked for.")
+    if candidates is not None and candidates < found.rows.shape[1]:
+        raise DataError(f"candidates: {candidates} cannot hold the {found.rows.shape[1]} hits asked for.")
     if not found.rows.size:
         return found
     if candidates is None:
@@ -279,7 +279,7 @@ def room_for(queries: int, k: int, database: Codes, allowed: Allowed, dtype: Any
 
 def as_mask(allowed: Allowed) -> NDArray[np.uint8]:
     """What the kernels take as `allowed`: nothing when every row is."""
-    return _EVERY_ROW if allowed is None else np.ascontiguousarray(allowed, np.uint8)
+    return _EVERY_ROW if allowed is None else np.ascontiguousarray(allowed, np.bool_).view(np.uint8)
 
 
 def _radius(radius: int) -> int:

@@ -36,9 +36,17 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(nogil=True)(function)
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system can tell
+        return os.cpu_count() or 1
+
+
 def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:
     """Call `work(first, last)` on ranges that cover 0..count, on several threads (all processors when None)."""
-    workers = min(threads or len(os.sched_getaffinity(0)), count)
+    workers = min(threads or processors(), count)
     if workers <= 1:
         work(0, count)
         return

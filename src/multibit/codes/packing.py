@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from multibit.config import MAX_BITS
 from multibit.errors import DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
 WORD = 16
-MAX_BITS = 1024
 _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)).reshape(256, 8), axis=1, bitorder="little")[:, 0]
 """Each byte with its bits in the other order: between our lowest-first and numpy's highest-first."""
 
@@ -57,8 +57,8 @@ class Codes:
             DataError: not a matrix, no column, more than 1,024, a NaN, or a 0/1 array (that is for `from_bits`).
         """
         array = _matrix(values)
-        if array.dtype.kind in "bu":
-            raise DataError(f"values of type {array.dtype} have no sign; give 0/1 values to Codes.from_bits.")
+        if array.dtype.kind in "bu" or (array.dtype.kind == "i" and set(np.unique(array)) == {0, 1}):
+            raise DataError(f"values 0 and 1 of type {array.dtype} have no sign; give them to Codes.from_bits.")
         if array.dtype.kind == "f" and np.isnan(array).any():
             row, column = np.argwhere(np.isnan(array))[0]
             raise DataError(f"values: row {row}, column {column} is NaN, so it has no sign.")
@@ -126,8 +126,17 @@ class Codes:
         return self.words[: -(-bits // WORD)]
 
     def take(self, rows: ArrayLike) -> Codes:
-        """The codes of some rows, in the order given."""
-        return Codes(np.ascontiguousarray(self.words[:, np.asarray(rows, np.int64)]), self.bits)
+        """The codes of some rows, in the order given, or those where a mask is true.
+
+        Raises:
+            DataError: rows that are not integers or do not exist.
+        """
+        index = np.asarray(rows)
+        if index.dtype == np.bool_ and index.shape == (len(self),):
+            index = np.flatnonzero(index)
+        if index.size and (index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= len(self)):
+            raise DataError(f"rows: need integers from 0 to {len(self) - 1} or a mask of {len(self)}, got {index}.")
+        return Codes(np.ascontiguousarray(self.words[:, index.astype(np.int64)]), self.bits)
 
     def check_length(self, bits: int | None) -> int:
         """`bits`, or the full length when None.

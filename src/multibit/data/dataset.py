@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,9 @@ class PairedDataset:
             if found != count:
                 raise DataError(f"{name}: {found} rows for {count} ids; every item needs its row.")
         object.__setattr__(self, "labels", _multi_hot(self.labels, len(self.label_names)))
+        if "" in self.ids:
+            raise DataError(f"ids: row {self.ids.index('')} has an empty id. Every item needs a name.")
+        _require_text(self.ids, self.label_names, *self.texts)
         _require_unique("id", self.ids)
         _require_unique("label name", self.label_names)
 
@@ -57,8 +61,9 @@ class PairedDataset:
         return len(self.ids)
 
     def take(self, rows: ArrayLike) -> PairedDataset:
-        """Some of the items, in the order given."""
-        index = [int(row) for row in np.asarray(rows)]
+        """Some of the items, in the order given, or those where a mask is true."""
+        given = np.asarray(rows)
+        index = [int(row) for row in (np.flatnonzero(given) if given.dtype == np.bool_ else given)]
         return PairedDataset(
             tuple(self.ids[row] for row in index),
             tuple(self.images[row] for row in index),
@@ -92,6 +97,15 @@ def _multi_hot(labels: ArrayLike, columns: int) -> NDArray[np.uint8]:
     if array.dtype.kind not in "biuf" or not ((array == 0) | (array == 1)).all():
         raise DataError("labels: every value must be 0 or 1.")
     return array.astype(np.uint8)
+
+
+def _require_text(*groups: Sequence[str]) -> None:
+    """Refuse what no file can hold: half of a surrogate pair."""
+    for text in itertools.chain(*groups):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{text[:40]!r} holds half of a letter (a lone surrogate); mend its source.") from None
 
 
 def _require_unique(what: str, names: Sequence[str]) -> None:

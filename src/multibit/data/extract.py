@@ -39,7 +39,7 @@ def extract_features(
     """
     recipe = Recipe(pictures.recipe, texts.recipe)
     images = [str(path) for path in dataset.images]
-    plan = {"data": dataset.fingerprint(), "images": images, "recipe": recipe.to_dict()}
+    plan = {"data": dataset.fingerprint(), "images": images, "recipe": recipe.to_dict(), "shard": SHARD}
     if folder.exists():
         return _open_finished(folder, dataset, recipe)
     partial = folder.with_name(folder.name + ".partial")
@@ -62,15 +62,28 @@ def _open_finished(folder: Path, dataset: PairedDataset, recipe: Recipe) -> Feat
     store = FeatureStore.open(folder)
     skipped = {name for name, _ in store.skipped}
     kept = [row for row, name in enumerate(dataset.ids) if name not in skipped]
-    if store.recipe != recipe or not kept or store.dataset.fingerprint() != dataset.take(kept).fingerprint():
+    asked = dataset.take(kept) if kept else dataset
+    same_data = store.dataset.fingerprint() == asked.fingerprint()
+    if store.recipe != recipe or not same_data or _file_names(store.dataset) != _file_names(asked):
         raise MismatchError(
             f"{folder}: holds features of other data or of other encoders. Choose another folder or delete it first."
         )
     return store
 
 
+def _file_names(dataset: PairedDataset) -> list[str | None]:
+    """Names of the picture files without their folder: a data set that was moved is the same."""
+    return [None if image is None else image.name for image in dataset.images]
+
+
 def _continue_or_start(partial: Path, plan: dict[str, Any]) -> None:
-    """Keep finished shards only if they were made by the same plan."""
+    """Keep finished shards only if they were made by the same plan.
+
+    Raises:
+        DataError: the folder holds something else.
+    """
+    if partial.exists() and any(partial.iterdir()) and not (partial / "plan.json").exists():
+        raise DataError(f"{partial}: is in the way and not ours. Choose another folder or move it.")
     try:
         found = read_json(partial / "plan.json", kind="extraction plan", version=1)
         if found["plan"] == plan:

@@ -70,14 +70,9 @@ class Pairs:
     labels: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        count = len(self.labels)
-        if len(self.image) != count or len(self.offsets) != count + 1 or self.offsets[-1] != len(self.text):
-            raise DataError(
-                f"features: {len(self.image)} image rows, {len(self.offsets) - 1} items with {len(self.text)} text "
-                f"rows, {count} label rows; every item needs its own."
-            )
-        if count and np.diff(self.offsets).min() < 1:
-            raise DataError(f"features: item {int(np.diff(self.offsets).argmin())} has no text feature.")
+        if len(self.image) != len(self.labels):
+            raise DataError(f"features: {len(self.image)} image rows, {len(self.labels)} label rows; must be equal.")
+        check_offsets(self.offsets, len(self.labels), len(self.text))
         for name in ("image", "text"):
             require_finite(getattr(self, name), f"{name} features")
 
@@ -122,18 +117,17 @@ class FeatureStore:
             array = getattr(self, name)
             if array.ndim != 2 or array.shape[1] < 1 or array.dtype.kind != "f":
                 raise DataError(f"{name} features: need a matrix of floats, got {array.dtype} of shape {array.shape}.")
-        if len(self.image) != len(self.dataset) or len(self.offsets) != len(self.dataset) + 1:
-            raise DataError(
-                f"features: {len(self.image)} image rows and {len(self.offsets) - 1} text items for "
-                f"{len(self.dataset)} items of the data set."
-            )
+        if len(self.image) != len(self.dataset):
+            raise DataError(f"features: {len(self.image)} image rows for {len(self.dataset)} items of the data set.")
+        check_offsets(self.offsets, len(self.dataset), len(self.text))
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of data and features: the identity of the input of a run."""
-        return fingerprint(self.dataset.fingerprint(), np.asarray(self.image), np.asarray(self.text))
+        arrays = np.asarray(self.image), np.asarray(self.text), self.offsets
+        return fingerprint(self.dataset.fingerprint(), *arrays)
 
     def take(self, rows: ArrayLike) -> Pairs:
         """Features and labels of some rows, in the order given, as float32 in memory.
@@ -146,12 +140,11 @@ class FeatureStore:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         text_rows = np.repeat(self.offsets[index], counts) + within
-        return Pairs(
-            np.asarray(self.image[index], np.float32),
-            np.asarray(self.text[text_rows], np.float32),
-            offsets.astype(np.int64),
-            self.dataset.labels[index],
-        )
+        image, text = np.asarray(self.image[index], np.float32), np.asarray(self.text[text_rows], np.float32)
+        where = f"{self.source}: " if self.source else ""
+        require_finite(image, f"{where}image features", rows=index)
+        require_finite(text, f"{where}text features", rows=text_rows)
+        return Pairs(image, text, offsets.astype(np.int64), self.dataset.labels[index])
 
     def save(self, folder: Path | str) -> None:
         """Write to a new folder, in one step.
@@ -199,12 +192,13 @@ class FeatureStore:
         path = Path(path)
         if path.suffix == ".npz":
             return cls.from_npz(path)
-        header = read_json(path / "store.json", kind=KIND, version=VERSION)
+        fields = ("recipe", "label_names", "shapes", "skipped")
+        header = read_json(path / "store.json", kind=KIND, version=VERSION, fields=fields)
         dataset = read_manifest(path / "items.parquet", label_names=header["label_names"])
         try:
             image, text = (np.load(path / f"{name}.npy", mmap_mode="r") for name in ("image", "text"))
             offsets = np.load(path / "offsets.npy")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise FormatError(f"{path}: an array is missing or torn ({error}). Make the features again.") from None
         for name, array in (("image", image), ("text", text)):
             if list(array.shape) != header["shapes"][name]:
@@ -223,47 +217,90 @@ class FeatureStore:
             DataError: unreadable, a key missing, or shapes that do not match.
         """
         path = Path(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: not a readable .npz file ({error}).") from None
-        except Exception as error:  # zipfile.BadZipFile and friends: numpy lets them through
-            raise DataError(f"{path}: torn .npz file ({error}).") from None
+        arrays = read_npz(path)
         missing = [name for name in ("image", "text", "labels") if name not in arrays]
         if missing:
             found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise DataError(f"{path}: no {', '.join(missing)}; it has {found or 'nothing'}. Need image, text, labels.")
-        labels = arrays["labels"]
-        if labels.ndim != 2:
-            raise DataError(f"{path}: labels have shape {labels.shape}, need (items, labels) of 0 and 1.")
-        count, columns = labels.shape
-        ids = tuple(str(name) for name in arrays.get("ids", np.arange(count)))
-        names = tuple(str(name) for name in arrays.get("label_names", [f"label {i}" for i in range(columns)]))
-        texts = tuple((str(text),) for text in arrays.get("texts", [""] * count))
-        recipe = str(arrays.get("recipe", "ready-made"))
         try:
-            return cls(
-                PairedDataset(ids, (None,) * count, texts, labels, names),
-                arrays["image"],
-                arrays["text"],
-                np.asarray(arrays.get("text_offsets", np.arange(len(arrays["text"]) + 1)), np.int64),
-                Recipe(*(EncoderRecipe(recipe, "", arrays[name].shape[-1], "unknown") for name in ("image", "text"))),
-                source=path,
-            )
+            return cls._of_arrays(arrays, path)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: a name is not UTF-8 ({error}).") from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
+    @classmethod
+    def _of_arrays(cls, arrays: dict[str, NDArray[Any]], path: Path) -> FeatureStore:
+        for name in ("image", "text", "labels"):
+            if arrays[name].ndim != 2:
+                raise DataError(f"{name}: need a matrix, got an array of shape {arrays[name].shape}.")
+        count, columns = arrays["labels"].shape
+        ids = _names(arrays.get("ids", np.arange(count)))
+        names = _names(arrays.get("label_names", np.array([f"label {i}" for i in range(columns)])))
+        texts = tuple((text,) for text in _names(arrays.get("texts", np.array([""] * count))))
+        recipe = str(arrays.get("recipe", "ready-made"))
+        image, text = arrays["image"], arrays["text"]
+        return cls(
+            PairedDataset(ids, (None,) * count, texts, arrays["labels"], names),
+            image,
+            text,
+            arrays.get("text_offsets", np.arange(len(text) + 1)),
+            Recipe(*(EncoderRecipe(recipe, "", array.shape[1], "unknown") for array in (image, text))),
+            source=path,
+        )
 
-def require_finite(array: NDArray[Any], what: str, block: int = 65_536) -> None:
-    """Refuse NaN and infinity, reading at most `block` rows at a time.
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an `.npz` file.
+
+    Raises:
+        DataError: missing, torn, or another kind of file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    except Exception as error:  # numpy lets the errors of zip, zlib and its own parser through
+        raise DataError(f"{path}: torn .npz file, or another kind of file ({error}).") from None
+
+
+def require_finite(array: NDArray[Any], what: str, rows: NDArray[np.int64] | None = None) -> None:
+    """Refuse NaN and infinity.
+
+    Args:
+        array: (n, d). what: it holds, for people. rows: how the rows are called where they come from; 0..n-1 when None.
 
     Raises:
         DataError: with the row and column of the first one.
     """
-    for start in range(0, len(array), block):
-        wrong = ~np.isfinite(array[start : start + block])
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0]
-            value = array[start + row, column]
-            raise DataError(f"{what}: row {start + row}, column {column} is {value}; every value must be finite.")
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        name = row if rows is None else rows[row]
+        raise DataError(f"{what}: row {name}, column {column} is {array[row, column]}; every value must be finite.")
+
+
+def check_offsets(offsets: NDArray[np.int64], items: int, text_rows: int) -> None:
+    """Refuse offsets that do not give every item one or more text rows of its own.
+
+    Raises:
+        DataError: says where.
+    """
+    if offsets.shape != (items + 1,) or offsets.dtype.kind not in "iu":
+        raise DataError(
+            f"text offsets: need {items + 1} integers for {items} items, got {offsets.dtype} {offsets.shape}."
+        )
+    if offsets[0] != 0 or offsets[-1] != text_rows:
+        raise DataError(
+            f"text offsets: run from {offsets[0]} to {offsets[-1]}, the text features from 0 to {text_rows}."
+        )
+    if items and np.diff(offsets).min() < 1:
+        raise DataError(f"text offsets: item {int(np.diff(offsets).argmin())} has no text row.")
+
+
+def _names(array: NDArray[Any]) -> tuple[str, ...]:
+    """Names stored as text, as bytes, or as numbers."""
+    if array.ndim != 1:
+        raise DataError(f"names: need one for each row, got an array of shape {array.shape}.")
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array.tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError
@@ -47,6 +49,8 @@ def read_manifest(
         raise DataError(f"columns: {', '.join(unknown)} is not a field; there are {', '.join(FIELDS)}.")
     path = Path(path)
     root = path.parent if images is None else Path(images)
+    asked = set(columns or ())
+    numbers: list[int] = []
     ids: list[str] = []
     pictures: list[Path | None] = []
     texts: list[tuple[str, ...]] = []
@@ -54,19 +58,20 @@ def read_manifest(
     for number, row in _rows(path):
         where = f"{path}, row {number}"
         fields = {name: _cell(row, names, name, where) for name in ("id", "image", "labels")}
+        numbers.append(number)
         ids.append(str(fields["id"]))
         pictures.append(root / str(fields["image"]) if fields["image"] else None)
-        several = names["texts"] in row
+        several = "texts" in asked or ("text" not in asked and names["texts"] in row)
         written = _cell(row, names, "texts" if several else "text", where)
         texts.append(_several(written, separator if several else None, where) or ("",))
         labels.append(_several(fields["labels"], separator, where))
     if not ids:
         raise DataError(f"{path}: the manifest is empty; it needs at least one row.")
-    vocabulary = (
-        tuple(label_names) if label_names is not None else tuple(sorted({n for names in labels for n in names}))
-    )
+    _refuse_duplicates(path, numbers, ids)
+    vocabulary = tuple(sorted(set().union(*labels)) if label_names is None else label_names)
+    multi_hot = _multi_hot(path, numbers, labels, vocabulary)
     try:
-        return PairedDataset(tuple(ids), tuple(pictures), tuple(texts), _multi_hot(labels, vocabulary), vocabulary)
+        return PairedDataset(tuple(ids), tuple(pictures), tuple(texts), multi_hot, vocabulary)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -85,18 +90,26 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"{path}: no such file.") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error}). Save it as UTF-8.") from None
-    except (OSError, csv.Error, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({error}).") from None
 
 
 def _csv_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    csv.field_size_limit(sys.maxsize)  # texts may have any length
     reader = csv.DictReader(file, strict=True)
-    for row in reader:
+    for row in _named_errors(path, reader):
         if None in row or None in row.values():
             raise DataError(
                 f"{path}, row {reader.line_num}: need {len(reader.fieldnames or [])} cells, as in the header."
             )
         yield reader.line_num, row
+
+
+def _named_errors(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise DataError(f"{path}, row {reader.line_num}: not CSV ({error}).") from None
 
 
 def _json_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -140,12 +153,24 @@ def _several(value: Any, separator: str | None, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _multi_hot(labels: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _refuse_duplicates(path: Path, numbers: Sequence[int], ids: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for number, name in zip(numbers, ids, strict=True):
+        if name in first:
+            raise DataError(f"{path}: duplicate id {name!r}: rows {first[name]} and {number}. Each must be unique.")
+        first[name] = number
+
+
+def _multi_hot(
+    path: Path, numbers: Sequence[int], labels: Sequence[Sequence[str]], vocabulary: Sequence[str]
+) -> NDArray[np.uint8]:
     column = {name: index for index, name in enumerate(vocabulary)}
     array = np.zeros((len(labels), len(vocabulary)), np.uint8)
     for row, names in enumerate(labels):
         for name in names:
             if name not in column:
-                raise DataError(f"item {row + 1} has the unknown label {name!r}; {len(column)} labels are known.")
+                raise DataError(
+                    f"{path}, row {numbers[row]}: the label {name!r} is unknown; {len(column)} labels are known."
+                )
             array[row, column[name]] = 1
     return array

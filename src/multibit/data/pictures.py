@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from multibit.errors import DataError
 
-MAX_PIXELS = 100_000_000
-"""Larger pictures are refused: decoding them could exhaust the memory."""
+MAX_PIXELS = 89_478_485
+"""Larger pictures are refused: decoding them could exhaust the memory. Pillow warns from the same number on."""
 
 
 def open_picture(path: Path) -> Image.Image:
@@ -20,22 +19,20 @@ def open_picture(path: Path) -> Image.Image:
         DataError: missing, empty, truncated, not a picture, or larger than `MAX_PIXELS`; says which.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                if file.width * file.height > MAX_PIXELS:
-                    raise DataError(f"{path}: {file.width} x {file.height} pixels, at most {MAX_PIXELS:,} are read.")
-                file.load()
-                return _to_rgb(ImageOps.exif_transpose(file))
+        with Image.open(path) as file:
+            if file.width * file.height > MAX_PIXELS:
+                raise DataError(f"{path}: {file.width} x {file.height} pixels, at most {MAX_PIXELS:,} are read.")
+            file.load()
+            return _to_rgb(ImageOps.exif_transpose(file))
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path}: no such picture.") from None
     except UnidentifiedImageError:
         raise DataError(f"{path}: not a picture in a known format.") from None
     except Image.DecompressionBombError:
         raise DataError(f"{path}: too many pixels, at most {MAX_PIXELS:,} are read.") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        if isinstance(error, DataError):
-            raise
+    except Exception as error:  # a damaged file makes its decoder raise anything
         raise DataError(f"{path}: cannot be decoded ({error}).") from None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.errors import ConfigError
-from multibit.files import read_arrays, write_arrays
+from multibit.files import fingerprint, read_arrays, write_arrays
 
 Rows = NDArray[np.int64]
 
@@ -45,6 +45,8 @@ class Split:
             object.__setattr__(self, name, rows)
             if len(np.unique(rows)) < len(rows):
                 raise ConfigError(f"split: a row occurs twice in {name}.")
+            if len(rows) and rows.min() < 0:
+                raise ConfigError(f"split: row {rows.min()} in {name} is negative; rows count from 0.")
         for first, second in (
             ("train", "validation"),
             ("train", "query"),
@@ -73,6 +75,8 @@ class Split:
         Raises:
             ConfigError: fewer items than the roles need, no query, or fewer than two training rows.
         """
+        if not 0 <= seed < 2**32:
+            raise ConfigError(f"seed: must be from 0 to 2^32 - 1, got {seed}.")
         if query < 1 or train < 2 or validation < 0:
             raise ConfigError(
                 f"split: need 1+ query, 2+ train, 0+ validation rows; got {query}, {train}, {validation}."
@@ -94,6 +98,10 @@ class Split:
             raise ConfigError(f"split: {items} items are too few to train on and to query; need at least 5.")
         paper = {"query": 5000, "train": 9000, "validation": 1000}
         return cls.draw(items, **{role: min(paper[role], size) for role, size in sizes.items()}, seed=seed)
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of the content."""
+        return fingerprint(self.seed, self.train, self.validation, self.query, self.database)
 
     def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""

@@ -57,8 +57,8 @@ def count_rankings(
         raise ConfigError(f"at: the rank cut must be at least 1, got {at}.")
     query_words = pack_labels(query_labels, len(query), "query")
     database_words = pack_labels(database_labels, len(database), "database")
-    if len(query_words) != len(database_words):
-        columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
+    columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
+    if columns[0] != columns[1]:
         raise DataError(f"labels: {columns[0]} columns for the queries, {columns[1]} for the database.")
     count = len(query)
     precision_sum, hits = np.zeros(count), np.zeros(count, np.int64)

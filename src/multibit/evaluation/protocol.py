@@ -152,6 +152,7 @@ def evaluate(
     }
     if np.isnan(floors["random"]).all():
         raise DataError(f"none of the {len(query)} queries has a relevant item in the database ({protocol}).")
+    defined = ~np.isnan(floors["random"])
     values: dict[Key, FloatArray] = {}
     curves = {}
     with progress(f"Ranking, {protocol}", len(DIRECTIONS) * len(lengths), "rankings") as advance:
@@ -165,7 +166,7 @@ def evaluate(
                 if at is not None:
                     counts = count_rankings(*sides, bits, at)
                     values[f"mAP@{at}", direction, bits] = average_precision_of(counts, "stable")
-                    values[f"precision@{at}", direction, bits] = counts.hits / at
+                    values[f"precision@{at}", direction, bits] = np.where(defined, counts.hits / at, np.nan)
                 advance()
     return Evaluation(protocol, tuple(lengths), len(query), len(database), values, floors, curves)
 
@@ -196,7 +197,10 @@ def popularity_floor(
     An item's popularity is the sum, over its labels, of their frequency in training: the number of labels that it
     shares with a random training item, on average.
     """
-    popularity = database_labels.astype(np.float64) @ np.asarray(training_labels, np.float64).sum(axis=0)
+    frequency = np.asarray(training_labels, np.float64).sum(axis=0)
+    if frequency.shape != database_labels.shape[1:]:
+        raise DataError(f"labels: {frequency.size} columns in training, {database_labels.shape[1]} in the database.")
+    popularity = database_labels.astype(np.float64) @ frequency
     order = np.argsort(-popularity, kind="stable")
     query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
     return average_precision(query, database, query_labels, database_labels[order], ties="stable")

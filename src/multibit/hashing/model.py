@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from multibit.data.features import require_finite
 from multibit.errors import ConfigError, DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
@@ -90,18 +91,18 @@ class HashModel(nn.Module):
         needed = self.image_dim if modality == "image" else self.text_dim
         if array.ndim != 2 or array.shape[1] != needed:
             raise DataError(f"{modality} features: need (n, {needed}), got shape {array.shape}.")
+        out = np.empty((len(array), self.bits), np.float32)
         was_training = self.training
         self.eval()
-        out = np.empty((len(array), self.bits), np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(array), ENCODE_ROWS):
-                block = torch.from_numpy(np.array(array[start : start + ENCODE_ROWS], np.float32))
-                if not torch.isfinite(block).all():
-                    raise DataError(
-                        f"{modality} features: rows {start}..{start + len(block)} hold a value that is not finite."
-                    )
-                out[start : start + len(block)] = self(block.to(self.device), modality).cpu().numpy()
-        self.train(was_training)
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(array), ENCODE_ROWS):
+                    block = np.array(array[start : start + ENCODE_ROWS], np.float32)
+                    require_finite(block, f"{modality} features", rows=np.arange(start, start + len(block)))
+                    tensor = torch.from_numpy(block).to(self.device)
+                    out[start : start + len(block)] = self(tensor, modality).cpu().numpy()
+        finally:
+            self.train(was_training)
         return out
 
     def fingerprint(self) -> str:

@@ -66,6 +66,7 @@ def fit(
     config: Config,
     score: Score | None,
     *,
+    selection: str = "",
     state_file: Path | None = None,
     save_every: float = 10.0,
 ) -> TrainingState:
@@ -76,6 +77,7 @@ def fit(
         teacher: fitted to the training labels.
         training: n >= 2 pairs. config: the settings.
         score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
+        selection: identity of what `score` measures on, so that scores of different data are never compared.
         state_file: where to keep the state; if it exists, training goes on from there, bit for bit on a CPU.
         save_every: least seconds between two writes of the state.
 
@@ -92,7 +94,8 @@ def fit(
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     steps = -(-len(training) // config.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs * steps)
-    identity = fingerprint(config.to_dict(), model.blocks, training.image, training.text, training.labels)
+    arrays = training.image, training.text, training.offsets, training.labels
+    identity = fingerprint(config.to_dict(), model.blocks, selection, *arrays)
     state = _resume(state_file, identity, model, optimizer, schedule)
     saved = time.monotonic()
     with progress("Training", config.epochs, "epochs") as advance:
@@ -198,7 +201,8 @@ def _resume(path: Path | None, identity: str, model: HashModel, optimizer: Any, 
         content = torch.load(path, map_location=model.device, weights_only=True)
         version, found = content.pop("version"), content.pop("identity")
     except Exception as error:  # torch raises many kinds for a torn file
-        raise FormatError(f"{path}: the saved training state is torn ({error}). Delete it to start again.") from None
+        kind = type(error).__name__
+        raise FormatError(f"{path}: the saved training state is torn or not ours ({kind}). Delete it.") from None
     if version > STATE_VERSION:
         raise FormatError(f"{path}: written by a newer multibit (state version {version}, here {STATE_VERSION}).")
     if found != identity:

@@ -66,8 +66,8 @@ class LabelGraph:
             DataError: wrong shape or values, no rows, or no label at all.
             ConfigError: epsilon is not positive.
         """
-        if not epsilon > 0:
-            raise ConfigError(f"epsilon: must be positive, got {epsilon}.")
+        if not 0 < epsilon < np.inf:
+            raise ConfigError(f"epsilon: must be a positive number, got {epsilon}.")
         y = check_labels(labels)  # (N, C)
         items = len(y)
         if not y.any():

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import gamma, roots_genlaguerre
 
 from multibit.errors import ConfigError
-from multibit.files import read_arrays, write_arrays
+from multibit.files import fingerprint, read_arrays, write_arrays
 from multibit.relation.graph import LabelGraph, check_labels
 
 FloatArray = NDArray[np.float64]
@@ -62,8 +62,6 @@ class RelationTeacher:
             DataError: labels of a wrong shape or value, or none at all.
             ConfigError: a setting out of range.
         """
-        if not (alpha > 0 and eta > 0 and scales >= 1):
-            raise ConfigError(f"need alpha > 0, eta > 0, scales >= 1; got {alpha}, {eta}, {scales}.")
         tau, rho = quadrature(alpha, eta, scales)
         return cls(LabelGraph.from_labels(labels, epsilon), alpha, eta, tau, rho)
 
@@ -139,6 +137,10 @@ class RelationTeacher:
         total = exact @ energy
         return float((exact - rule) @ energy / total) if total > 0 else 0.0
 
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of the content."""
+        return fingerprint(self.alpha, self.eta, self.tau, self.rho, *vars(self.graph).values())
+
     def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
         arrays = {"tau": self.tau, "rho": self.rho, **vars(self.graph)}
@@ -162,12 +164,20 @@ def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, Float
     Returns:
         tau (M,) ascending, and rho (M,), with sum(rho) = eta^-alpha.
 
+    Raises:
+        ConfigError: a setting out of range.
+
     Example:
         >>> quadrature(1.2, 0.2, 4)[1].round(4)
         array([3.8768, 2.6967, 0.3203, 0.0047])
     """
-    nodes, weights = roots_genlaguerre(scales, alpha - 1)
-    return np.asarray(nodes / eta), np.asarray(eta**-alpha * weights / gamma(alpha))
+    if not (0 < alpha < np.inf and 0 < eta < np.inf and scales >= 1 and scales == int(scales)):
+        raise ConfigError(f"need alpha > 0, eta > 0 and a whole number of scales >= 1; got {alpha}, {eta}, {scales}.")
+    nodes, weights = roots_genlaguerre(int(scales), alpha - 1)
+    tau, rho = np.asarray(nodes / eta), np.asarray(eta**-alpha * weights / gamma(alpha))
+    if not (np.isfinite(tau) & np.isfinite(rho) & (rho > 0)).all():
+        raise ConfigError(f"scales: with {scales} scales at alpha {alpha}, eta {eta} a weight vanishes; use fewer.")
+    return tau, rho
 
 
 def _unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from multibit.codes import Codes
 from multibit.data import FeatureStore, PairedDataset
+from multibit.data.features import read_npz
 from multibit.data.manifest import SUFFIXES, read_manifest
 from multibit.errors import DataError
 from multibit.runs import STATE_FILE, Run
@@ -100,10 +101,8 @@ def _index(index: Index) -> dict[str, str]:
 
 
 def _npz(path: Path) -> dict[str, str]:
-    with np.load(path, allow_pickle=False) as file:
-        keys = set(file.files)
-        if {"image", "text", "bits"} <= keys and "labels" not in keys:
-            bits = int(file["bits"])
-            codes = Codes.from_bytes(file["image"], bits)
-            return {"what": "codes", "items": f"{len(codes):,}", "code": f"{bits} bits", "model": str(file["model"])}
-    return _features(FeatureStore.open(path))
+    arrays = read_npz(path)
+    if "labels" in arrays or not {"image", "text", "bits", "model"} <= set(arrays):
+        return _features(FeatureStore.open(path))
+    codes = Codes.from_bytes(arrays["image"], int(arrays["bits"]))
+    return {"what": "codes", "items": f"{len(codes):,}", "code": f"{codes.bits} bits", "model": str(arrays["model"])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ def contact_sheet(searches: Sequence[Search], path: Path) -> None:
 
     Every hit shows its distance and labels; a green frame marks a hit that shares a label with the query.
     """
-    columns = max(len(hits) for search in searches for hits in search.rows.values()) + 1
+    columns = max((len(hits) for search in searches for hits in search.rows.values()), default=0) + 1
     heights = [LINE * 2 + CELL_HEIGHT * len(search.rows) + PAD for search in searches]
     sheet = Image.new("RGB", (columns * CELL_WIDTH + PAD, sum(heights) + PAD), PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -55,12 +54,12 @@ def contact_sheet(searches: Sequence[Search], path: Path) -> None:
 
 def _draw_search(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, top: int) -> None:
     known = f"   [{', '.join(sorted(search.labels))}]" if search.labels else ""
-    _write(draw, (PAD, top), search.title + known, (sheet.width - 2 * PAD) // 6, lines=1, size=13)
+    _write(draw, (PAD, top), search.title + known, sheet.width - 2 * PAD, lines=1, size=13)
     for row, (bits, hits) in enumerate(search.rows.items()):
         y = top + 2 * LINE + row * CELL_HEIGHT
         if search.image and row == 0:
             _paste(sheet, search.image, (PAD, y + PAD))
-        _write(draw, (PAD, y + CELL_HEIGHT - 2 * LINE), f"{bits} bits", 18, lines=1, size=13)
+        _write(draw, (PAD, y + CELL_HEIGHT - 2 * LINE), f"{bits} bits", THUMB, lines=1, size=13)
         for column, hit in enumerate(hits, start=1):
             _draw_hit(sheet, draw, search, hit, (column * CELL_WIDTH, y))
 
@@ -75,10 +74,10 @@ def _draw_hit(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, hit
     if search.show == "image" and picture:
         _paste(sheet, Path(picture), (x + PAD, y + PAD))
     else:
-        _write(draw, (x + PAD, y + PAD), str(hit.payload.get("text") or hit.id), 18, lines=THUMB // LINE)
+        _write(draw, (x + PAD, y + PAD), str(hit.payload.get("text") or hit.id), THUMB, lines=THUMB // LINE)
     caption = y + PAD + THUMB + 4
-    _write(draw, (x + PAD, caption), f"distance {hit.distance}", 18, lines=1)
-    _write(draw, (x + PAD, caption + LINE), ", ".join(labels) or "no label", 18, lines=2, color=GREY)
+    _write(draw, (x + PAD, caption), f"distance {hit.distance}", THUMB, lines=1)
+    _write(draw, (x + PAD, caption + LINE), ", ".join(labels) or "no label", THUMB, lines=2, color=GREY)
 
 
 def _paste(sheet: Image.Image, path: Path, corner: tuple[int, int]) -> None:
@@ -102,8 +101,25 @@ def _write(
     size: int = 11,
     color: str = INK,
 ) -> None:
-    """Write at most `lines` lines of `width` letters."""
-    wrapped = textwrap.wrap(text, width) or [""]
+    """Write at most `lines` lines of `width` pixels."""
+    font = ImageFont.load_default(size)
+    wrapped = _wrap(text, font, width)
     if len(wrapped) > lines:
-        wrapped = [*wrapped[: lines - 1], wrapped[lines - 1][: width - 1] + "…"]
-    draw.multiline_text(corner, "\n".join(wrapped), fill=color, font=ImageFont.load_default(size), spacing=2)
+        wrapped = [*wrapped[: lines - 1], _wrap(wrapped[lines - 1], font, width - 2 * size)[0] + "…"]
+    draw.multiline_text(corner, "\n".join(wrapped), fill=color, font=font, spacing=2)
+
+
+def _wrap(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
+    """Break a text into lines of at most `width` pixels, between words where that is possible."""
+    lines = [""]
+    for word in text.split():
+        line = f"{lines[-1]} {word}".strip()
+        if font.getlength(line) <= width:
+            lines[-1] = line
+            continue
+        rest = word
+        while rest:  # a word wider than the line is cut
+            fits = next((n for n in range(len(rest), 1, -1) if font.getlength(rest[:n]) <= width), 1)
+            lines.append(rest[:fits])
+            rest = rest[fits:]
+    return lines if lines[0] or len(lines) == 1 else lines[1:]

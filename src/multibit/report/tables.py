@@ -43,9 +43,9 @@ class Table:
         lines = [
             f"**{self.title}**",
             "",
-            "| " + " | ".join(self.header) + " |",
+            _markdown_row(self.header),
             "|" + "".join("--:|" if number else "---|" for number in self._numeric()),
-            *("| " + " | ".join(row) + " |" for row in self.rows),
+            *(_markdown_row(row) for row in self.rows),
         ]
         return "\n".join([*lines, "", self.note] if self.note else lines)
 
@@ -65,6 +65,11 @@ class Table:
         for row in self.rows:
             table.add_row(*map(rich.text.Text, row))
         return table
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    """Cells between bars; a bar or line break inside a cell would tear the row."""
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
 
 
 def accuracy_table(evaluation: Evaluation) -> Table:

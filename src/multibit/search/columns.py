@@ -17,6 +17,7 @@ from multibit.errors import DataError
 Id = str | int
 Rows = NDArray[np.int64]
 EMPTY = "{}"
+_MISSING = object()  # unlike None, which a payload may hold
 
 
 def text_arrays(texts: pyarrow.LargeStringArray, name: str) -> dict[str, NDArray[Any]]:
@@ -59,14 +60,17 @@ class IdColumn:
         Raises:
             DataError: an id is neither string nor integer, both kinds are mixed, or one is given twice.
         """
-        if isinstance(ids, range):
+        if isinstance(ids, range) and ids.step == 1:
             return cls(ids)
         names: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         kinds = {type(name) for name in names}
         if not kinds <= {str} and not kinds <= {int}:
             wrong = next((name for name in names if type(name) not in (str, int)), names[0])
             raise DataError(f"id {wrong!r}: all ids of an index must be strings, or all must be integers.")
-        column = cls(strings(names) if kinds == {str} else np.asarray(names, np.int64))
+        try:
+            column = cls(strings(names) if kinds == {str} else np.array(names, np.int64))
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise DataError(f"an id cannot be stored: need UTF-8 text or a 64-bit integer ({error}).") from None
         if len(column.row_by_id) < len(names):
             twice = next(name for row, name in enumerate(names) if column.row_by_id[name] != row)
             raise DataError(f"id {twice!r} is given twice.")
@@ -93,6 +97,19 @@ class IdColumn:
         """Row of each id; built when first needed."""
         values = self.values if isinstance(self.values, range) else self.values.tolist()
         return {name: row for row, name in enumerate(values)}
+
+    @property
+    def next(self) -> int:
+        """The first integer that counts on.
+
+        Raises:
+            DataError: the ids are strings.
+        """
+        if isinstance(self.values, range):
+            return self.values.stop
+        if isinstance(self.values, np.ndarray):
+            return int(self.values.max(initial=-1)) + 1
+        raise DataError("the index has ids of kind string, so the new items need ids too.")
 
     def known(self, ids: Iterable[Id]) -> list[bool]:
         """Which of these are in the column."""
@@ -214,14 +231,16 @@ def _to_json(payload: Mapping[str, Any], name: Id) -> str:
     if not isinstance(payload, Mapping):
         raise DataError(f"payload of id {name!r} must be a JSON object, got {type(payload).__name__}.")
     try:
-        return json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
+        text.encode()
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"payload of id {name!r} is not JSON: {error}.") from None
 
 
 def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     for field, wanted in where.items():
-        value = payload.get(field)
+        value = payload.get(field, _MISSING)
         if value != wanted and not (isinstance(value, list) and wanted in value):
             return False
     return True

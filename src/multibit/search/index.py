@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,14 +123,14 @@ class Index:
         """Append items.
 
         Args:
-            ids: new and unique, all strings or all integers; None counts on from the number of items.
+            ids: new and unique, all strings or all integers; None counts on.
             codes: one each, of the index's length. payloads: a JSON object each.
 
         Raises:
             DataError: counts that differ, an id twice or known already, codes of another length, or a payload that is
                 not a JSON object.
         """
-        column = IdColumn.of(range(len(self), len(self) + len(codes)) if ids is None else ids)
+        column = IdColumn.of(range(self.ids.next, self.ids.next + len(codes)) if ids is None else ids)
         described = self._check(column, codes, payloads)
         self._replace(
             self.ids.append(column),
@@ -208,7 +209,7 @@ class Index:
             DataError: k < 1, `bits` longer than the codes, or an unknown id. ConfigError: the engine cannot filter.
         """
         if k < 1:
-            raise DataError(f"k: need at least 1 hit, got {k}.")
+            raise DataError(f"k: need at least 1 neighbour, got {k}.")
         length = codes.check_length(bits) if self.codes is None else self.codes.check_length(bits)
         if self.codes is None:
             nothing = np.empty((len(codes), 0), np.int64)
@@ -341,13 +342,16 @@ class Index:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Be the only writer of a file, and clear away what a killed one left."""
+    """Be the only writer in the folder of a file, and clear away what a killed one left."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    lock = os.open(path.parent, os.O_RDONLY)  # the folder itself: no lock file to leave behind
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"{path}: another process is writing this index. Try again when it is done.") from None
-        for left_over in path.parent.glob(f".{path.name}.*/"):
+            raise BusyError(f"{path}: another process is writing in its folder. Try again when it is done.") from None
+        for left_over in path.parent.glob(f".{path.name}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
+    finally:
+        os.close(lock)

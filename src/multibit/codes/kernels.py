@@ -62,7 +62,8 @@ def is_compiled(kernel: Any) -> bool:
     if kernel.signatures:
         return True
     folder = kernel.stats.cache_path
-    return folder is not None and any(Path(folder).glob(f"kernels.{kernel.py_func.__name__}-*.nbc"))
+    name = f"{kernel.py_func.__module__.rsplit('.')[-1]}.{kernel.py_func.__name__}"
+    return folder is not None and any(Path(folder).glob(f"{name}-*.nbc"))
 
 
 @intrinsic

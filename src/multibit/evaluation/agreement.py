@@ -1,0 +1,217 @@
+"""Does a ranking survive: a change of code length, and the sign that made it binary."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.codes import Codes, hamming_distances
+from multibit.codes.distance import distance_histogram
+from multibit.codes.kernels import compiled, over_queries
+from multibit.errors import DataError
+from multibit.evaluation.resolution import tau_of_levels
+from multibit.progress import progress
+
+FloatArray = NDArray[np.float64]
+BLOCK = 32  # queries whose distances to the whole database are in memory at once
+
+
+def ranks(distance: ArrayLike) -> NDArray[np.int64]:
+    """Rank of each item, from 0, by (distance, row): the inverse of a stable sort.
+
+    Example:
+        >>> ranks([3, 0, 3, 1])
+        array([2, 0, 3, 1])
+    """
+    order = np.argsort(np.asarray(distance), kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def rank_displacement(short: ArrayLike, long: ArrayLike) -> FloatArray:
+    """Signed change of each item's normalised rank from a short to a long code (Delta r): (N,) in [-1, 1].
+
+    Args:
+        short, long: (N,) distances of the same items at the two lengths.
+
+    Example:
+        >>> rank_displacement([0, 1, 2], [1, 0, 2])
+        array([ 0.5, -0.5,  0. ])
+    """
+    before, after = ranks(short), ranks(long)
+    return np.asarray((after - before) / max(len(before) - 1, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class LengthAgreement:
+    """How alike the rankings of two code lengths are, per query.
+
+    Attributes:
+        lengths: the two. tau: (Q,) tau-b of their distances over the whole database.
+        displacement: (Q,) mean |Delta r|.
+    """
+
+    lengths: tuple[int, int]
+    tau: FloatArray
+    displacement: FloatArray
+
+
+def cross_length_agreement(query: Codes, database: Codes, lengths: Sequence[int]) -> list[LengthAgreement]:
+    """Compare the rankings of every pair of lengths, over the whole database (Table `tab:cross-length-agreement-complete`).
+
+    Args:
+        query: Q codes. database: N codes. lengths: two or more prefix lengths.
+
+    Raises:
+        DataError: fewer than two lengths, or an empty database.
+    """  # noqa: E501 - the table's name
+    if len(set(lengths)) < 2 or not len(database):
+        raise DataError(f"need two or more lengths and a database, got {tuple(lengths)} and {len(database)} items.")
+    pairs = list(itertools.combinations(sorted(set(lengths)), 2))
+    tau, displacement = np.empty((len(pairs), len(query))), np.empty((len(pairs), len(query)))
+    with progress("Comparing rankings of all lengths", len(query), "queries") as advance:
+        for start in range(0, len(query), BLOCK):
+            block = query.take(np.arange(start, min(start + BLOCK, len(query))))
+            distances = {bits: hamming_distances(block, database, bits) for bits in sorted(set(lengths))}
+            for pair, (short, long) in enumerate(pairs):
+                _compare(distances[short], distances[long], short, long, tau[pair, start:], displacement[pair, start:])
+            advance(len(block))
+    return [LengthAgreement(pair, tau[i], displacement[i]) for i, pair in enumerate(pairs)]
+
+
+def _compare(
+    a: NDArray[np.uint16], b: NDArray[np.uint16], a_bits: int, b_bits: int, tau: FloatArray, moved: FloatArray
+) -> None:
+    def work(first: int, last: int) -> None:
+        _compare_queries(first, last, a, b, a_bits + 1, b_bits + 1, tau, moved)
+
+    over_queries(work, len(a))
+
+
+@compiled
+def _compare_queries(
+    first: int, last: int, a: NDArray[np.uint16], b: NDArray[np.uint16], a_levels: int, b_levels: int,
+    tau: FloatArray, moved: FloatArray,
+) -> None:  # fmt: skip
+    for q in range(first, last):
+        tau[q] = tau_of_levels(a[q], b[q], a_levels, b_levels)
+        at_a, at_b = _first_ranks(a[q], a_levels), _first_ranks(b[q], b_levels)
+        total = 0
+        for i in range(a.shape[1]):
+            total += abs(at_a[a[q, i]] - at_b[b[q, i]])
+            at_a[a[q, i]] += 1
+            at_b[b[q, i]] += 1
+        moved[q] = total / (a.shape[1] * max(a.shape[1] - 1, 1))
+
+
+@compiled
+def _first_ranks(distance: NDArray[np.uint16], levels: int) -> NDArray[np.int64]:
+    """The rank of the first row of each distance."""
+    place = np.zeros(levels + 1, np.int64)
+    for value in distance:
+        place[value + 1] += 1
+    return np.cumsum(place)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """What the sign does to the relaxed code at one length (Tables `tab:quantization`, `tab:tie-ceiling`).
+
+    Attributes:
+        bits: the length. deviation: mean | |h| - 1 | over all items and bits.
+        tau: (q,) tau-b between the soft and the binary ranking, of the queries that were compared.
+        ties: S(B), mean share of candidate pairs at equal Hamming distance. ceiling: sqrt(1 - S(B)), which tau cannot
+            exceed. gap: ceiling minus mean tau.
+    """
+
+    bits: int
+    deviation: float
+    tau: FloatArray
+    ties: float
+
+    @property
+    def ceiling(self) -> float:
+        """The largest tau-b that the ties of the binary ranking allow."""
+        return math.sqrt(1 - self.ties)
+
+    @property
+    def gap(self) -> float:
+        """How far the mean tau-b stays under the ceiling."""
+        return self.ceiling - float(self.tau.mean())
+
+
+def quantization(query: ArrayLike, database: ArrayLike, bits: int, compared: int = 500) -> Quantization:
+    """Compare the relaxed codes with their signs at one length.
+
+    Args:
+        query: (Q, B) relaxed. database: (N, B) relaxed. bits: prefix length.
+        compared: the first so many queries are ranked both ways; each costs a sort of the database.
+
+    Raises:
+        DataError: shapes that do not fit, or an empty side.
+    """
+    q, d = np.asarray(query, np.float32), np.asarray(database, np.float32)
+    if q.ndim != 2 or d.ndim != 2 or not len(q) or len(d) < 2 or q.shape[1] != d.shape[1]:
+        raise DataError(f"relaxed codes of shapes {q.shape} and {d.shape}: need (Q, B) and (N, B), N >= 2.")
+    codes, asked = Codes.from_signs(d), Codes.from_signs(q[:compared])
+    length = codes.check_length(bits)
+    deviation = np.abs(np.abs(np.concatenate([q, d])[:, :length]) - 1).mean(dtype=np.float64)
+    tau = np.empty(len(asked))
+    for start in range(0, len(asked), BLOCK):
+        block = slice(start, min(start + BLOCK, len(asked)))
+        soft = (length - q[block, :length] @ d[:, :length].T) / np.float32(2)  # (b, N)
+        hard = hamming_distances(asked.take(np.arange(block.start, block.stop)), codes, length)
+        tau[block] = _soft_tau(soft, hard, length)
+    histogram = distance_histogram(asked, codes, length)
+    pairs = len(d) * (len(d) - 1)
+    ties = float(((histogram * (histogram - 1)).sum(axis=1) / pairs).mean())
+    return Quantization(length, float(deviation), tau, ties)
+
+
+def _soft_tau(soft: NDArray[Any], hard: NDArray[np.uint16], bits: int) -> FloatArray:
+    values = np.empty(len(soft))
+
+    def work(first: int, last: int) -> None:
+        for q in range(first, last):
+            order = np.argsort(soft[q], kind="stable")
+            values[q] = _tau_of_sorted(soft[q][order], hard[q][order], bits + 1)
+
+    over_queries(work, len(soft))
+    return values
+
+
+@compiled
+def _tau_of_sorted(a: NDArray[np.float32], b: NDArray[np.uint16], levels: int) -> float:
+    """Tau-b of items in ascending order of a, where b has few levels: O(N levels) at most."""
+    seen, group = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
+    agree, disagree, tied_a, tied_b = 0, 0, 0, 0
+    start = 0
+    while start < len(a):
+        stop = start
+        group[:] = 0
+        while stop < len(a) and a[stop] == a[start]:
+            group[b[stop]] += 1
+            stop += 1
+        for i in range(start, stop):
+            level = b[i]
+            for other in range(levels):
+                if other < level:
+                    agree += seen[other]
+                elif other > level:
+                    disagree += seen[other]
+            tied_b += seen[level]
+        size = stop - start
+        for level in range(levels):
+            tied_a += group[level] * (size - group[level])
+            seen[level] += group[level]
+        start = stop
+    tied_a //= 2  # each pair of equal a and different b was counted from both sides
+    scale = math.sqrt(float(agree + disagree + tied_a) * float(agree + disagree + tied_b))
+    return (agree - disagree) / scale if scale > 0 else 0.0

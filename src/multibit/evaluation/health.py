@@ -1,0 +1,72 @@
+"""Are the bits used well: balance, entropy, correlation, distinct codes; and what should make one suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import Codes
+from multibit.errors import DataError
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CodeHealth:
+    """How one set of codes uses its bits.
+
+    Attributes:
+        balance: (B,) share of ones of each bit; 0.5 is best.
+        entropy: (B,) bits of information of each bit alone; 1 is best, 0 is a dead bit.
+        correlation: (B, B) correlation of two bits; 0 with a dead bit.
+        distinct: length -> number of different codes.
+        blocks: bits of each scale, local to long range.
+    """
+
+    balance: FloatArray
+    entropy: FloatArray
+    correlation: FloatArray
+    distinct: dict[int, int]
+    blocks: tuple[int, ...]
+
+    @property
+    def dead(self) -> NDArray[np.int64]:
+        """Bits that are the same in all codes."""
+        return np.flatnonzero((self.balance == 0) | (self.balance == 1))
+
+    def mean_correlation(self, start: int, stop: int) -> float:
+        """Mean |correlation| of two different bits in start..stop; 0 for fewer than two."""
+        block = np.abs(self.correlation[start:stop, start:stop])
+        size = len(block)
+        return float((block.sum() - np.trace(block)) / (size * (size - 1))) if size > 1 else 0.0
+
+
+def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()) -> CodeHealth:
+    """Measure how codes use their bits.
+
+    Args:
+        codes: N >= 1. lengths: at which to count distinct codes. blocks: bits of each scale, if they are known.
+
+    Raises:
+        DataError: no codes, or a length beyond them.
+
+    Example:
+        >>> health = code_health(Codes.from_bits([[1, 0, 1], [1, 1, 0], [1, 0, 1], [1, 1, 0]]), (1, 3))
+        >>> health.balance, health.dead, health.distinct
+        (array([1. , 0.5, 0.5]), array([0]), {1: 1, 3: 2})
+    """
+    if not len(codes):
+        raise DataError("there are no codes to look at.")
+    bits = codes.to_bits().astype(np.float32)
+    share = bits.mean(axis=0, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
+    deviation = np.sqrt(share * (1 - share))
+    covariance = (bits.T @ bits).astype(np.float64) / len(codes) - np.outer(share, share)
+    scale = np.outer(deviation, deviation)
+    correlation = np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0)
+    distinct = {length: len(np.unique(codes.prefix(length).to_bytes(), axis=0)) for length in lengths}
+    return CodeHealth(share, np.nan_to_num(entropy), correlation, distinct, tuple(blocks))

@@ -1,0 +1,89 @@
+"""How relevant an item is to a query, in grades: the external references that resolution is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.errors import DataError
+
+FloatArray = NDArray[np.float64]
+PROMPT = "a photo of a {}"
+
+
+@dataclass(frozen=True, eq=False)
+class GradedRelevance:
+    """A symmetric relevance between label sets, r(q, i) = y_q K y_i, with or without cosine normalisation.
+
+    Make one with `shared_labels`, `idf` or `semantic`.
+
+    Attributes:
+        name: for tables. kernel: K (C, C). normalized: divide by sqrt(y_q K y_q) sqrt(y_i K y_i).
+
+    Example:
+        >>> relevance = GradedRelevance.shared_labels(3)
+        >>> relevance.scores([[1, 1, 0]], [[1, 1, 1], [0, 1, 0], [0, 0, 1]])
+        array([[2., 1., 0.]])
+    """
+
+    name: str
+    kernel: FloatArray
+    normalized: bool = False
+
+    @classmethod
+    def shared_labels(cls, columns: int) -> GradedRelevance:
+        """The number of shared labels."""
+        return cls("shared labels", np.eye(columns))
+
+    @classmethod
+    def idf(cls, database_labels: ArrayLike) -> GradedRelevance:
+        """Shared labels weighted by w_c = log((R+1)/(n_c+1)) over the R database items (IDF-weighted evaluator)."""
+        labels = np.asarray(database_labels, np.float64)
+        return cls("IDF", np.diag(np.log((len(labels) + 1) / (labels.sum(axis=0) + 1))))
+
+    @classmethod
+    def semantic(
+        cls, label_names: Sequence[str], encode: Callable[[Sequence[str]], ArrayLike], prompt: str = PROMPT
+    ) -> GradedRelevance:
+        """Similarity of the label names to a text encoder (`eq:semantic-kernel`, `eq:semantic-relevance`).
+
+        Args:
+            label_names: C names, their meaning in words. encode: texts -> (n, d). prompt: with {} for the name.
+
+        Raises:
+            DataError: no real names, or vectors that do not fit.
+        """
+        if not label_names or all(name == f"label {i}" for i, name in enumerate(label_names)):
+            raise DataError("semantic relevance needs the names of the labels, and this data set has none.")
+        vectors = np.asarray(encode([prompt.format(name) for name in label_names]), np.float64)
+        if vectors.ndim != 2 or len(vectors) != len(label_names) or not np.isfinite(vectors).all():
+            raise DataError(f"the text encoder gave {vectors.shape} for {len(label_names)} label names.")
+        centred = vectors - vectors.mean(axis=0)
+        length = np.linalg.norm(centred, axis=1, keepdims=True)
+        unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
+        kernel = np.maximum(unit @ unit.T, 0.0)
+        np.fill_diagonal(kernel, 1.0)
+        return cls("label names", kernel, normalized=True)
+
+    def vectors(self, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Two (n, C) arrays l and r of these label sets, so that scores(a, b) = l_a r_b^T.
+
+        Raises:
+            DataError: another number of columns.
+        """
+        y = np.asarray(labels, np.float64)
+        if y.ndim != 2 or y.shape[1] != len(self.kernel):
+            raise DataError(f"labels: need (items, {len(self.kernel)}), got shape {y.shape}.")
+        left = y @ self.kernel
+        if not self.normalized:
+            return left, y
+        norm = np.sqrt(np.einsum("nc,nc->n", left, y))[:, None]
+        scale = np.divide(1.0, norm, out=np.zeros_like(norm), where=norm > 0)
+        return left * scale, y * scale
+
+    def scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
+        """Relevance of every pair: (Q, C) and (N, C) multi-hot -> (Q, N), at least 0."""
+        return np.asarray(self.vectors(query_labels)[0] @ self.vectors(database_labels)[1].T)

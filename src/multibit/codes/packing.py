@@ -134,8 +134,8 @@ class Codes:
         index = np.asarray(rows)
         if index.dtype == np.bool_ and index.shape == (len(self),):
             index = np.flatnonzero(index)
-        if index.size and (index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= len(self)):
-            raise DataError(f"rows: need integers from 0 to {len(self) - 1} or a mask of {len(self)}, got {index}.")
+        if index.size and (index.dtype.kind not in "iu" or index.min() < -len(self) or index.max() >= len(self)):
+            raise DataError(f"rows: need integers below {len(self)} or a mask of that length, got {index}.")
         return Codes(np.ascontiguousarray(self.words[:, index.astype(np.int64)]), self.bits)
 
     def check_length(self, bits: int | None) -> int:

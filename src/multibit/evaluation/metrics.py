@@ -1,7 +1,7 @@
 """Retrieval metrics of Hamming rankings. An item is relevant when it shares at least one label with the query.
 
-Two tie rules: "stable" ranks by (distance, database row), as the paper does; "average" is the exact mean over all
-orders of equally distant items. Nothing is ever sorted, and memory does not grow with queries x database.
+Tie rules: "stable" ranks by (distance, database row), as the paper does; "average" is the exact mean over all orders
+of equally distant items; "best" and "worst" put their relevant items first or last, which bounds the others. Nothing is ever sorted, and memory does not grow with queries x database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Ties = Literal["stable", "average"]
+Ties = Literal["stable", "average", "best", "worst"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,8 @@ def average_precision(
         query: Q codes. database: N codes.
         query_labels: (Q, C) multi-hot. database_labels: (N, C) multi-hot.
         bits: prefix length; the full length when None.
-        ties: "stable" ranks equal distances by database row; "average" is the exact mean over all their orders.
+        ties: "stable" ranks equal distances by database row; "average" is the exact mean over all their orders; "best"
+            and "worst" are the bounds, relevant items first or last among equals.
         at: the rank cut k; the whole database when None.
         threads: all processors when None.
 
@@ -123,7 +124,12 @@ def check_ties(ties: str) -> None:
 
 def average_precision_of(counts: RankingCounts, ties: Ties) -> FloatArray:
     """Average precision (Q,) from counts; NaN where there is no relevant item."""
-    sums = counts.precision_sum if ties == "stable" else _expected_precision_sum(counts)
+    if ties == "stable":
+        sums = counts.precision_sum
+    elif ties == "average":
+        sums = _expected_precision_sum(counts)
+    else:
+        sums = _bound_precision_sum(counts, relevant_first=ties == "best")
     best = np.minimum(counts.relevant.sum(axis=1), counts.at)
     values: FloatArray = np.divide(sums, best, out=np.full(len(sums), np.nan), where=best > 0)
     return values
@@ -146,6 +152,21 @@ def _expected_precision_sum(counts: RankingCounts) -> FloatArray:
     share = np.divide(r, n, out=np.zeros_like(n), where=n > 0)
     expected = share * (slope * inside + (found + 1 - slope * (before + 1)) * spread)
     return np.asarray(expected.sum(axis=1))
+
+
+def _bound_precision_sum(counts: RankingCounts, *, relevant_first: bool) -> FloatArray:
+    """`precision_sum` when the relevant items come first, or last, among equally distant ones, in closed form.
+
+    With c relevant items earlier and t items before the r relevant ones of a group, the sum over the m of them inside
+    the cut is m + (c - t) (H(t+m) - H(t)).
+    """
+    n, r = counts.total, counts.relevant
+    found = np.cumsum(r, axis=1) - r
+    before = np.cumsum(n, axis=1) - n + (0 if relevant_first else n - r)
+    inside = np.clip(counts.at - before, 0, r)
+    harmonic = _harmonic_numbers(int(n.sum(axis=1).max(initial=0)))
+    spread = harmonic[before + inside] - harmonic[before]
+    return np.asarray((inside + (found - before) * spread).sum(axis=1))
 
 
 def _harmonic_numbers(count: int) -> FloatArray:

@@ -1,0 +1,213 @@
+"""The evaluation of both directions: right sides, floors, curves, and a result that is plain JSON."""
+
+import json
+
+import numpy as np
+import pytest
+
+from multibit.codes import Codes
+from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
+from multibit.evaluation import (
+    CodedPairs,
+    average_precision,
+    evaluate,
+    precision_at,
+    precision_recall,
+)
+from multibit.evaluation.protocol import popularity_floor, random_floor, selection_score
+
+LENGTHS = (4, 8, 12)
+
+
+def coded(items, seed, labels=5, bits=12):
+    rng = np.random.default_rng(seed)
+    image, text = (Codes.from_bits(rng.integers(0, 2, size=(items, bits))) for _ in range(2))
+    multi_hot = (rng.random((items, labels)) < 0.3).astype(np.uint8)
+    multi_hot[:, 0] |= ~multi_hot.any(axis=1)  # every item has a label
+    return CodedPairs(image, text, multi_hot)
+
+
+@pytest.fixture
+def query():
+    return coded(7, seed=1)
+
+
+@pytest.fixture
+def database():
+    return coded(50, seed=2)
+
+
+@pytest.fixture
+def training():
+    return coded(30, seed=3).labels
+
+
+@pytest.fixture
+def partly_undefined():
+    """Queries of which two have no relevant item, and their database."""
+    database = coded(50, seed=2)
+    database.labels[:, 4] = 0
+    query = coded(5, seed=1)
+    query.labels[1:3] = [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]
+    return query, database
+
+
+def test_each_direction_asks_with_one_modality_and_searches_the_other(query, database, training):
+    evaluation = evaluate(query, database, LENGTHS, training_labels=training)
+    sides = {"i2t": (query.image, database.text), "t2i": (query.text, database.image)}
+    for (direction, codes), bits in [(side, bits) for side in sides.items() for bits in LENGTHS]:
+        arguments = *codes, query.labels, database.labels, bits
+        stable, averaged = average_precision(*arguments), average_precision(*arguments, ties="average")
+        np.testing.assert_array_equal(evaluation.values["mAP", direction, bits], stable)
+        np.testing.assert_array_equal(evaluation.values["mAP tie-averaged", direction, bits], averaged)
+        curve, expected = evaluation.curves[direction, bits], precision_recall(*arguments)
+        np.testing.assert_array_equal(curve.radius, expected.radius)
+        np.testing.assert_array_equal(curve.precision, expected.precision)
+        np.testing.assert_array_equal(curve.recall, expected.recall)
+        assert evaluation.mean("mAP", direction, bits) == pytest.approx(stable.mean())
+    assert len(evaluation.values) == 2 * 2 * 3
+    assert len(evaluation.curves) == 2 * 3
+
+
+def test_a_perfect_direction_is_told_from_a_useless_one():
+    labels = np.eye(4, dtype=np.uint8)
+    own = Codes.from_bits(labels)
+    opposite = Codes.from_bits(1 - labels)
+    query, database = CodedPairs(own, own, labels), CodedPairs(opposite, own, labels)
+    evaluation = evaluate(query, database, [4], training_labels=labels)
+    assert evaluation.mean("mAP", "i2t", 4) == 1
+    assert evaluation.mean("mAP", "t2i", 4) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("at", [1, 10, 80])
+def test_a_rank_cut_adds_two_metrics(query, database, training, at):
+    evaluation = evaluate(query, database, [8], training_labels=training, at=at)
+    arguments = query.text, database.image, query.labels, database.labels
+    np.testing.assert_array_equal(
+        evaluation.values[f"mAP@{at}", "t2i", 8], average_precision(*arguments, bits=8, at=at)
+    )
+    np.testing.assert_array_equal(evaluation.values[f"precision@{at}", "t2i", 8], precision_at(*arguments, at, 8))
+    np.testing.assert_array_equal(evaluation.values["mAP", "t2i", 8], average_precision(*arguments, bits=8))
+    assert {metric for metric, _, _ in evaluation.values} == {
+        "mAP", "mAP tie-averaged", f"mAP@{at}", f"precision@{at}",
+    }  # fmt: skip
+
+
+def test_the_random_floor_is_the_mean_over_random_orders(query, database):
+    rng = np.random.default_rng(0)
+    floor = random_floor(query.labels, database.labels)
+    relevant = (query.labels[:, None] & database.labels[None]).any(axis=2)
+    ranks = np.arange(1, len(database) + 1)
+    for i, row in enumerate(relevant):
+        hits = np.array([row[rng.permutation(len(row))] for _ in range(4000)])
+        values = (hits * np.cumsum(hits, axis=1) / ranks).sum(axis=1) / row.sum()
+        assert floor[i] == pytest.approx(values.mean(), abs=5 * values.std() / len(values) ** 0.5)
+
+
+def test_the_popularity_floor_by_hand():
+    training = [[1, 0, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1]]  # frequencies 3, 2, 1
+    database = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 1]], np.uint8)  # popularity 1, 2, 3, 3
+    query = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0]], np.uint8)  # the order is rows 2, 3, 1, 0
+    expected = [(1 / 2 + 2 / 4) / 2, (1 / 2 + 2 / 3) / 2, 1]
+    np.testing.assert_allclose(popularity_floor(query, database, training), expected)
+
+
+def test_floors_come_with_the_evaluation(query, database, training):
+    evaluation = evaluate(query, database, [8], training_labels=training)
+    np.testing.assert_array_equal(evaluation.floors["random"], random_floor(query.labels, database.labels))
+    np.testing.assert_array_equal(
+        evaluation.floors["popularity"], popularity_floor(query.labels, database.labels, training)
+    )
+    assert evaluation.floor("random") == pytest.approx(evaluation.floors["random"].mean())
+
+
+def test_queries_without_relevant_item_are_counted_and_left_out_of_the_means(partly_undefined, training):
+    evaluation = evaluate(*partly_undefined, LENGTHS, training_labels=training, at=5)
+    defined = [0, 3, 4]
+    assert evaluation.undefined == 2
+    for key in [("mAP", "i2t", 4), ("mAP tie-averaged", "t2i", 12), ("mAP@5", "t2i", 8)]:
+        values = evaluation.values[key]
+        np.testing.assert_array_equal(np.isnan(values), [False, True, True, False, False])
+        assert evaluation.mean(*key) == pytest.approx(values[defined].mean())
+    assert evaluation.floor("popularity") == pytest.approx(evaluation.floors["popularity"][defined].mean())
+
+
+def test_the_result_is_plain_json_without_nan(partly_undefined, training):
+    evaluation = evaluate(*partly_undefined, LENGTHS, training_labels=training, protocol="unseen items", at=5)
+    read = json.loads(json.dumps(evaluation.to_dict(), allow_nan=False))
+    assert (read["protocol"], read["queries"], read["database"]) == ("unseen items", 5, 50)
+    assert read["queries_without_relevant_item"] == 2
+    assert read["floors"] == {name: evaluation.floor(name) for name in ("random", "popularity")}
+    assert len(read["means"]) == len(read["per_query"]) == 4 * 2 * 3
+    for mean, values in zip(read["means"], read["per_query"], strict=True):
+        key = mean["metric"], mean["direction"], mean["bits"]
+        assert key == (values["metric"], values["direction"], values["bits"])
+        assert mean["value"] == evaluation.mean(*key)
+        expected = [None if np.isnan(value) else value for value in evaluation.values[key]]
+        assert values["values"] == expected
+    assert [(curve["direction"], curve["bits"]) for curve in read["curves"]] == list(evaluation.curves)
+
+
+def test_a_radius_within_which_nothing_lies_is_null_in_json():
+    labels = np.ones((2, 1), np.uint8)
+    near, far = Codes.from_bits(np.zeros((2, 3))), Codes.from_bits([[1, 1, 0], [1, 1, 1]])
+    evaluation = evaluate(CodedPairs(near, near, labels), CodedPairs(far, far, labels), [3], training_labels=labels)
+    curve = evaluation.to_dict()["curves"][0]
+    assert curve["radius"] == [0, 1, 2, 3]
+    assert curve["precision"] == [None, None, 1, 1]
+    assert curve["recall"] == [0, 0, 0.5, 1]
+
+
+def test_the_selection_score_is_the_mean_over_directions_and_lengths(query, database, training):
+    evaluation = evaluate(query, database, LENGTHS, training_labels=training)
+    means = [evaluation.mean("mAP", direction, bits) for direction in ("i2t", "t2i") for bits in LENGTHS]
+    assert selection_score(query, database, LENGTHS) == pytest.approx(np.mean(means))
+
+
+def test_the_selection_score_counts_undefined_queries_in_a_warning(partly_undefined):
+    with pytest.warns(UndefinedQueryWarning, match="2 of 5 queries have no relevant item"):
+        score = selection_score(*partly_undefined, [8])
+    assert 0 < score < 1
+
+
+def test_taken_pairs_keep_codes_and_labels_together(database):
+    rows = np.array([3, 3, 0])
+    taken = database.take(rows)
+    assert taken.codes("image") == database.image.take(rows)
+    assert taken.codes("text") == database.text.take(rows)
+    np.testing.assert_array_equal(taken.labels, database.labels[rows])
+    assert len(taken) == 3
+
+
+def test_counts_of_a_pair_set_must_agree(database):
+    with pytest.raises(DataError, match="50 image codes, 2 text codes, 50 label rows: must be equal"):
+        CodedPairs(database.image, database.text.take([0, 1]), database.labels)
+
+
+def test_an_empty_side_is_named(query, database, training):
+    nothing = database.take(np.zeros(0, np.int64))
+    with pytest.raises(DataError, match=r"nothing to evaluate: 7 queries, 0 database items \(unseen\)"):
+        evaluate(query, nothing, LENGTHS, training_labels=training, protocol="unseen")
+    with pytest.raises(DataError, match="nothing to evaluate: 0 queries, 50 database items"):
+        evaluate(query.take(np.zeros(0, np.int64)), database, LENGTHS, training_labels=training)
+
+
+def test_queries_that_share_no_label_with_the_database_are_named(query, database, training):
+    unlabelled = CodedPairs(database.image, database.text, np.zeros_like(database.labels))
+    with pytest.raises(DataError, match=r"none of the 7 queries has a relevant item in the database \(the whole"):
+        evaluate(query, unlabelled, LENGTHS, training_labels=training)
+
+
+def test_a_length_past_the_codes_is_named(query, database, training):
+    with pytest.raises(DataError, match="asked for a prefix of 13 bits, these codes have 1 to 12"):
+        evaluate(query, database, [8, 13], training_labels=training)
+
+
+def test_a_rank_cut_below_one_is_named(query, database, training):
+    with pytest.raises(ConfigError, match="the rank cut must be at least 1, got 0"):
+        evaluate(query, database, LENGTHS, training_labels=training, at=0)
+
+
+def test_training_labels_of_other_columns_are_named(query, database):
+    with pytest.raises(DataError, match="labels"):
+        evaluate(query, database, LENGTHS, training_labels=np.ones((30, 4)))

@@ -1,7 +1,8 @@
 """Retrieval metrics of Hamming rankings. An item is relevant when it shares at least one label with the query.
 
 Tie rules: "stable" ranks by (distance, database row), as the paper does; "average" is the exact mean over all orders
-of equally distant items; "best" and "worst" put their relevant items first or last, which bounds the others. Nothing is ever sorted, and memory does not grow with queries x database.
+of equally distant items; "best" and "worst" put their relevant items first or last, which bounds the others.
+Nothing is ever sorted, and memory does not grow with queries x database.
 """
 
 from __future__ import annotations

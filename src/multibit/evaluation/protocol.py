@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,22 +10,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
+from multibit.codes.distance import nearest
 from multibit.errors import DataError
 from multibit.evaluation.metrics import (
     PrecisionRecall,
+    Ties,
     average_precision,
     average_precision_of,
     count_rankings,
     mean_defined,
     precision_recall_of,
 )
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.resolution import POOL, ideal_gains, ndcg_at, pool_resolution
 from multibit.progress import progress
 
 DIRECTIONS = {"i2t": ("image", "text"), "t2i": ("text", "image")}
 """Direction -> modality of the query, modality of the database."""
 
+TIE_METRICS: dict[str, Ties] = {
+    "mAP tie-averaged": "average", "mAP best ties": "best", "mAP worst ties": "worst"
+}  # fmt: skip
 FloatArray = NDArray[np.float64]
 Key = tuple[str, str, int]
+Anchor = Mapping[tuple[str, int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +73,10 @@ class Evaluation:
         protocol: what is in the database, for people.
         lengths: the code lengths.
         queries, database: how many items there are.
-        values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. Metrics: "mAP" ranks ties by
-            database row, "mAP tie-averaged" is the mean over all tie orders; with a rank cut k also "mAP@k" and
-            "precision@k".
+        values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. "mAP" ranks ties by database
+            row, "mAP tie-averaged" is the mean over all tie orders, "mAP best ties" and "mAP worst ties" the bounds;
+            with a rank cut k also "mAP@k" and "precision@k"; for each graded relevance X also "NDCG@100 X", "tau-b X",
+            "collision X", "inversion X".
         floors: name -> (Q,) average precision of a ranking that learned nothing, the same in both directions.
         curves: (direction, bits) -> precision-recall points by Hamming radius.
     """
@@ -84,6 +93,11 @@ class Evaluation:
     def undefined(self) -> int:
         """Queries without any relevant item in the database: left out of every mean."""
         return int(np.isnan(self.floors["random"]).sum())
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of what was measured, in order."""
+        return list(dict.fromkeys(metric for metric, _, _ in self.values))
 
     def mean(self, metric: str, direction: str, bits: int) -> float:
         """Mean over the queries for which the metric is defined."""
@@ -131,6 +145,8 @@ def evaluate(
     training_labels: ArrayLike,
     protocol: str = "the whole database",
     at: int | None = None,
+    graded: Sequence[GradedRelevance] = (),
+    anchor: Anchor | None = None,
 ) -> Evaluation:
     """Search every query in both directions at every length, and measure.
 
@@ -140,6 +156,9 @@ def evaluate(
         training_labels: (n, C) multi-hot, to know which labels are common (popularity floor).
         protocol: what is in the database, for people.
         at: also measure mAP@at and precision@at.
+        graded: references for the resolution metrics.
+        anchor: (direction, bits) -> (Q, 100) first rows of the run that all runs share in their candidate pools; the
+            run itself when None.
 
     Raises:
         DataError: an empty side, no query with a relevant item, or codes shorter than a length.
@@ -153,6 +172,7 @@ def evaluate(
     if np.isnan(floors["random"]).all():
         raise DataError(f"none of the {len(query)} queries has a relevant item in the database ({protocol}).")
     defined = ~np.isnan(floors["random"])
+    ideal = {each.name: ideal_gains(each, query.labels, database.labels) for each in graded}
     values: dict[Key, FloatArray] = {}
     curves = {}
     with progress(f"Ranking, {protocol}", len(DIRECTIONS) * len(lengths), "rankings") as advance:
@@ -161,14 +181,30 @@ def evaluate(
             for bits in lengths:
                 counts = count_rankings(*sides, bits)
                 values["mAP", direction, bits] = average_precision_of(counts, "stable")
-                values["mAP tie-averaged", direction, bits] = average_precision_of(counts, "average")
+                for name, ties in TIE_METRICS.items():
+                    values[name, direction, bits] = average_precision_of(counts, ties)
                 curves[direction, bits] = precision_recall_of(counts)
                 if at is not None:
                     counts = count_rankings(*sides, bits, at)
                     values[f"mAP@{at}", direction, bits] = average_precision_of(counts, "stable")
                     values[f"precision@{at}", direction, bits] = np.where(defined, counts.hits / at, np.nan)
+                for each in graded:
+                    values[f"NDCG@100 {each.name}", direction, bits] = ndcg_at(
+                        *sides, each, bits, ideal=ideal[each.name]
+                    )
+                    pool = pool_resolution(*sides, each, bits, None if anchor is None else anchor[direction, bits])
+                    values |= {(f"{name} {each.name}", direction, bits): pool[name] for name in pool}
                 advance()
     return Evaluation(protocol, tuple(lengths), len(query), len(database), values, floors, curves)
+
+
+def first_rows(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) -> Anchor:
+    """The first 100 rows of each query in both directions at all lengths: the anchor that other runs share."""
+    return {
+        (direction, bits): nearest(query.codes(asked), database.codes(searched), POOL, bits).rows
+        for direction, (asked, searched) in DIRECTIONS.items()
+        for bits in lengths
+    }
 
 
 def selection_score(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) -> float:

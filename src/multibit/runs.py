@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,8 @@ from multibit.data import FeatureStore, Pairs, Recipe, Split
 from multibit.data.encoders import load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, selection_score
+from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows, selection_score
+from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.hashing.model import HashModel, Modality
 from multibit.hashing.train import TrainingState, build_model, fit
@@ -305,27 +307,45 @@ class Run:
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
         return self.model.encode(encoder.encode([encoder.prepare(open_picture(path))]), "image")
 
-    def evaluate(self, store: FeatureStore, *, at: int | None = None) -> list[Evaluation]:
+    def evaluate(
+        self,
+        store: FeatureStore,
+        *,
+        at: int | None = None,
+        graded: Sequence[GradedRelevance] = (),
+        anchor: Run | None = None,
+    ) -> list[Evaluation]:
         """Measure the query set against both databases: with and without the training and validation items.
 
         A protocol whose database is empty is left out.
 
+        Args:
+            store: the features that the run was split by. at, graded: as in `evaluation.evaluate`.
+            anchor: the run whose first ranks all candidate pools share; this run when None.
+
         Raises:
-            MismatchError: these are not the features that the split of the run belongs to.
+            MismatchError: these are not the features that the split of the run belongs to, or the anchor has another
+                split.
         """
         self.require_own(store)
+        shared = anchor or self
+        if shared.split.fingerprint() != self.split.fingerprint():
+            raise MismatchError(f"{shared.folder} and {self.folder} have different splits: they cannot be compared.")
         query = encode(self.model, store.take(self.split.query))
         labels = store.dataset.labels[self.split.train]
         databases = {"in": self.split.database, "out": self.split.unseen}
-        return [
-            evaluate(
-                query,
-                encode(self.model, store.take(rows)),
-                self.config.lengths,
-                training_labels=labels,
-                protocol=PROTOCOLS[name],
-                at=at,
-            )
-            for name, rows in databases.items()
-            if len(rows)
-        ]
+        evaluations = []
+        for name, rows in databases.items():
+            if len(rows):
+                database = encode(self.model, store.take(rows))
+                first = None
+                if graded and anchor is not None:
+                    asked, searched = (encode(anchor.model, store.take(part)) for part in (self.split.query, rows))
+                    first = first_rows(asked, searched, self.config.lengths)
+                evaluations.append(
+                    evaluate(
+                        query, database, self.config.lengths, training_labels=labels, protocol=PROTOCOLS[name],
+                        at=at, graded=graded, anchor=first,
+                    )
+                )  # fmt: skip
+        return evaluations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from multibit import __version__
 from multibit.errors import ConfigError, DataError, MultibitError
 
 if TYPE_CHECKING:
@@ -109,10 +110,27 @@ LabelNamesOption = Annotated[
     Path | None, typer.Option(help="File with the allowed label names, one a line; all that occur when omitted.")
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where networks run.")]
-PresetOption = Annotated[str, typer.Option(help="Settings of the paper: default, mirflickr, coco, iapr, nuswide.")]
+PresetOption = Annotated[
+    str | None, typer.Option(help="Settings of the paper: default, mirflickr, coco, iapr, nuswide.")
+]
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings, instead of a preset.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set epochs=30.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of split, initial weights and batches.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"multibit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _multibit(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -127,7 +145,7 @@ def demo(
     from multibit.runs import check_device
 
     check_device(device.value)
-    run_demo(out, _config("default", None, settings, seed), _stdout(), device=device.value)
+    run_demo(out, _config(None, None, settings, seed), _stdout(), device=device.value)
 
 
 @app.command()
@@ -170,7 +188,7 @@ def features(
 def train(
     features: FeaturesArgument,
     out: Annotated[Path, typer.Option(help="Run folder to make; an unfinished run in it goes on.")],
-    preset: PresetOption = "default",
+    preset: PresetOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     seed: SeedOption = None,
@@ -227,6 +245,12 @@ def evaluate(
     run: RunArgument,
     features: OptionalFeatures = None,
     at: Annotated[int | None, typer.Option(min=1, help="Also measure mAP and precision at this rank.")] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Another run on the same split to compare with; may be repeated.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Also measure resolution, agreement and cost; write a report into this folder.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file; RUN/evaluation.json when omitted.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
 ) -> None:
@@ -235,14 +259,20 @@ def evaluate(
     Two protocols: training items in the searched database, as the field does, and kept out of it.
     """
     from multibit.files import write_json
-    from multibit.report import accuracy_table
+    from multibit.report import accuracy_table, comparison_table
     from multibit.runs import Run
 
     loaded = Run.load(run)
-    evaluations = loaded.evaluate(loaded.open_features(features), at=at)
+    others = [Run.load(path) for path in against or ()]
+    store = loaded.open_features(features)
+    evaluations = loaded.evaluate(store, at=at)
+    tables = [accuracy_table(evaluation) for evaluation in evaluations]
+    beside = [other.evaluate(store) for other in others]
+    for i, evaluation in enumerate(evaluations if others else ()):
+        named = {str(run): evaluation} | {str(o.folder): each[i] for o, each in zip(others, beside, strict=True)}
+        tables.append(comparison_table(named))
     console = _stdout()
-    for evaluation in evaluations:
-        table = accuracy_table(evaluation)
+    for table in tables:
         if markdown:
             typer.echo(table.markdown() + "\n")
         else:
@@ -251,6 +281,12 @@ def evaluate(
     content = {"run": loaded.record["model"], "evaluations": [evaluation.to_dict() for evaluation in evaluations]}
     write_json(target, content, kind="evaluation", version=1)
     console.print(f"Wrote {target}: per-query values, precision-recall points")
+    if report is not None:
+        from multibit.report.assessment import assess
+        from multibit.report.page import write_report
+
+        assessed = [assess(loaded, store), *(assess(other, store, anchor=loaded) for other in others)]
+        console.print(f"Wrote {write_report(assessed, report)[0]}: open it in a browser")
 
 
 @app.command()
@@ -401,10 +437,12 @@ def _stdout() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
 
 
-def _config(preset: str, file: Path | None, settings: list[str] | None, seed: int | None) -> Config:
+def _config(preset: str | None, file: Path | None, settings: list[str] | None, seed: int | None) -> Config:
     from multibit.config import Config
 
-    base = Config.load(file) if file else Config.preset(preset)
+    if preset and file:
+        raise ConfigError("give --preset or --config, not both; a config file can name its preset.")
+    base = Config.load(file) if file else Config.preset(preset or "default")
     seeded = {} if seed is None else {"seed": seed}
     return base.override({**_pairs(settings, "--set"), **seeded})
 

@@ -102,6 +102,11 @@ def train(
     if validation.labels.shape[1] != training.labels.shape[1]:
         columns = validation.labels.shape[1], training.labels.shape[1]
         raise DataError(f"labels: {columns[0]} columns for validation, {columns[1]} for training.")
+    if not (validation.labels.astype(np.int64) @ training.labels.T.astype(np.int64)).any():
+        raise DataError(
+            f"validation: none of the {len(validation)} rows shares a label with a training row, so no epoch can be "
+            "selected by them. Take more validation rows, or none: then the last epoch is kept."
+        )
     selection = fingerprint(validation.image, validation.text, validation.offsets, validation.labels)
     state = fit(
         model, teacher, training, settings, score, selection=selection, state_file=state_file, save_every=save_every
@@ -170,7 +175,6 @@ class Run:
         if (folder / "run.json").exists():
             raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
         _check_split(split, len(store))
-        folder.mkdir(parents=True, exist_ok=True)
         training, validation = store.take(split.train), store.take(split.validation)
         result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
         state = result.state

@@ -199,7 +199,7 @@ def nearest(
     """
     count_rows, k = planes.shape[1], out_rows.shape[1]
     capacity = max(2 * k, k + 4 * CHUNK)
-    batch = min(BATCH, max(1, CANDIDATES // capacity), last - first)
+    batch = max(1, min(BATCH, CANDIDATES // capacity, last - first))
     rows, distances = np.empty((batch, capacity), np.int64), np.empty((batch, capacity), np.uint16)
     histogram = np.empty((batch, limit + 1), np.int64)
     count, below, cut = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)

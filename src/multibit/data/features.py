@@ -70,6 +70,8 @@ class Pairs:
     labels: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
+        for name in ("image", "text"):
+            object.__setattr__(self, name, np.require(getattr(self, name), np.float32, ["C", "W"]))
         if len(self.image) != len(self.labels):
             raise DataError(f"features: {len(self.image)} image rows, {len(self.labels)} label rows; must be equal.")
         check_offsets(self.offsets, len(self.labels), len(self.text))

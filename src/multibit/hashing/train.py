@@ -56,7 +56,11 @@ def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> Ha
     dimensions = training.image.shape[1], training.text.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout)
+        try:
+            return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout)
+        except RuntimeError as error:  # what torch raises when memory is short
+            first = str(error).splitlines()[0]
+            raise ConfigError(f"hidden, dimension: the network does not fit into memory ({first}).") from None
 
 
 def fit(
@@ -163,7 +167,9 @@ def _record(state: TrainingState, objective: Objective, sums: Tensor, rate: floa
     """Append the epoch to the history."""
     values = dict(zip(objective.names, sums.tolist(), strict=True))
     if not np.isfinite(values["total"]):
-        raise ConfigError(f"the loss is {values['total']} in epoch {state.epoch}: try a smaller learning_rate.")
+        raise ConfigError(
+            f"the loss is {values['total']} in epoch {state.epoch}: try a smaller learning_rate or larger temperatures."
+        )
     state.history.append({"epoch": state.epoch, **values, "learning_rate": rate})
 
 

@@ -174,7 +174,8 @@ def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, Float
     if not (0 < alpha < np.inf and 0 < eta < np.inf and scales >= 1 and scales == int(scales)):
         raise ConfigError(f"need alpha > 0, eta > 0 and a whole number of scales >= 1; got {alpha}, {eta}, {scales}.")
     nodes, weights = roots_genlaguerre(int(scales), alpha - 1)
-    tau, rho = np.asarray(nodes / eta), np.asarray(eta**-alpha * weights / gamma(alpha))
+    with np.errstate(over="ignore", invalid="ignore"):
+        tau, rho = np.asarray(nodes / eta), np.asarray(np.float64(eta) ** -alpha * weights / gamma(alpha))
     if not (np.isfinite(tau) & np.isfinite(rho) & (rho > 0)).all():
         raise ConfigError(f"scales: with {scales} scales at alpha {alpha}, eta {eta} a weight vanishes; use fewer.")
     return tau, rho

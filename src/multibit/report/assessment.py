@@ -45,8 +45,8 @@ class Cost:
 
     Attributes:
         payload: length -> bytes of all packed codes of that length, both modalities. nested: bytes of the one stored
-            code that serves all lengths. model: bytes of the weights. parameters: trained. flops: of coding one item,
-            mean of both modalities.
+            code that serves all lengths. model: bytes of the weights. parameters: trained. flops: of coding
+            one picture and one text from their features.
         encode: modality -> time of coding one feature vector. query: length -> time of one exact search of 100 hits.
     """
 
@@ -202,7 +202,7 @@ def _cost(run: Run, store: FeatureStore, query: CodedPairs, database: CodedPairs
         nested=items * -(-model.bits // 8),
         model=sum(weights.numel() * weights.element_size() for weights in model.state_dict().values()),
         parameters=parameters,
-        flops=layers,  # two operations per weight, half of them per modality
+        flops=2 * layers,
         encode={m: _time(partial(_code, model, vectors[m], m)) for m in MODALITIES},
         query={b: _time(partial(nearest, asked, database.text, 100, b, threads=1)) for b in run.config.lengths},
     )

@@ -1,9 +1,12 @@
-"""Evaluations -> tables, for the terminal and for markdown."""
+"""Evaluations -> tables: for the terminal, markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import rich.box
 import rich.table
@@ -13,6 +16,11 @@ from multibit.evaluation.protocol import DIRECTIONS, Evaluation
 from multibit.search import Hit
 
 ARROWS = {"i2t": "image-to-text", "t2i": "text-to-image"}
+Mark = Literal["best", "second"]
+_LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+     "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,7 @@ class Table:
 
     Attributes:
         title: what it shows. header: a heading per column. rows: cells. note: what to know when reading it.
+        marks: (row, column) -> "best" or "second" of its column.
 
     Example:
         >>> print(Table("Floors", ("name", "mAP"), (("random", "7.65"),), "in percent").markdown())
@@ -37,34 +46,78 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        """GitHub-flavoured markdown."""
+        """GitHub-flavoured markdown, the best bold, the second in italics."""
+        around = {"best": "**", "second": "_", None: ""}
+        marked = [
+            [f"{(edge := around[self.marks.get((i, j))])}{cell}{edge}" for j, cell in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
         lines = [
             f"**{self.title}**",
             "",
             _markdown_row(self.header),
-            "|" + "".join("--:|" if number else "---|" for number in self._numeric()),
-            *(_markdown_row(row) for row in self.rows),
+            "|" + "".join("--:|" if number else "---|" for number in self.numeric),
+            *(_markdown_row(row) for row in marked),
         ]
         return "\n".join([*lines, "", self.note] if self.note else lines)
 
-    def _numeric(self) -> list[bool]:
-        """Which columns hold numbers only, to be set flush right."""
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
-        return [all(cell.replace(".", "", 1).isdigit() for cell in column) for column in columns]
+    def csv(self) -> str:
+        """Comma-separated values, one header line; marks are left out."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """A booktabs table, the best bold, the second underlined."""
+        macros = {"best": r"\textbf{%s}", "second": r"\underline{%s}", None: "%s"}
+        body = [
+            " & ".join(macros[self.marks.get((i, j))] % cell.translate(_LATEX) for j, cell in enumerate(row)) + r" \\"
+            for i, row in enumerate(self.rows)
+        ]
+        return "\n".join(
+            [
+                r"\begin{table}[htbp]",
+                r"\centering",
+                rf"\caption{{{self.title.translate(_LATEX)}. {self.note.translate(_LATEX)}}}",
+                rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in self.numeric)}}}",
+                r"\toprule",
+                " & ".join(heading.translate(_LATEX) for heading in self.header) + r" \\",
+                r"\midrule",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+            ]
+        )
 
     def rich(self) -> rich.table.Table:
         """For the terminal."""
+        styles = {"best": "bold", "second": "underline", None: ""}
         table = rich.table.Table(
-            title=self.title, caption=self.note or None, box=rich.box.SIMPLE_HEAD, title_justify="left",
+            title=self.title,
+            caption=self.note or None,
+            box=rich.box.SIMPLE_HEAD,
+            title_justify="left",
             caption_justify="left",
-        )  # fmt: skip
-        for heading, number in zip(self.header, self._numeric(), strict=True):
+        )
+        for heading, number in zip(self.header, self.numeric, strict=True):
             table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(rich.text.Text, row))
+        for i, row in enumerate(self.rows):
+            table.add_row(*(rich.text.Text(cell, styles[self.marks.get((i, j))]) for j, cell in enumerate(row)))
         return table
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers only, to be set flush right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return [all(_is_number(cell) for cell in column) for column in columns]
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(".", "", 1).replace(",", "").lstrip("+-").isdigit() or cell in ("", "-")
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -72,11 +125,32 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
 
 
+def mark_columns(
+    rows: Sequence[Sequence[float | None]], *, larger_is_better: bool = True
+) -> dict[tuple[int, int], Mark]:
+    """Best and second of each column of numbers; equal values share a mark.
+
+    Example:
+        >>> mark_columns([[None, 3.0], [None, 5.0], [None, 4.0]])
+        {(1, 1): 'best', (2, 1): 'second'}
+    """
+    marks: dict[tuple[int, int], Mark] = {}
+    for column in range(len(rows[0]) if rows else 0):
+        values = {row[column] for row in rows} - {None}
+        ranked = sorted((v for v in values if v is not None), reverse=larger_is_better)
+        names: tuple[Mark, ...] = ("best", "second")
+        for value, mark in zip(ranked, names, strict=False):
+            marks |= {(i, column): mark for i, row in enumerate(rows) if row[column] == value}
+    return marks
+
+
 def accuracy_table(evaluation: Evaluation) -> Table:
     """MAP in percent at every length, both directions, above the floors of a ranking that learned nothing."""
+    shown = [metric for metric in evaluation.metrics if metric.startswith(("mAP", "precision"))]
     rows = [
-        (f"{ARROWS[direction]}, {metric}", *_cells(evaluation, metric, direction))
-        for metric in _metrics(evaluation)
+        (f"{ARROWS[direction]}, {metric}", *_percents(evaluation, metric, direction))
+        for metric in shown
+        if metric not in ("mAP best ties", "mAP worst ties")
         for direction in DIRECTIONS
     ]
     floors = {"popularity": "most common labels first", "random": "random order"}
@@ -95,23 +169,18 @@ def hits_table(hits: Sequence[Hit], searched: str, bits: int) -> Table:
     rows = tuple(
         (
             str(hit.rank),
-            str(hit.distance),
+            f"{hit.distance:.2f}" if isinstance(hit.distance, float) else str(hit.distance),
             str(hit.id),
             ", ".join(hit.payload.get("labels") or ()),
             str(hit.payload.get(searched) or ""),
         )
         for hit in hits
     )
-    return Table(
-        f"{len(hits)} nearest {searched}s at {bits} bits", ("rank", "distance", "id", "labels", searched), rows
-    )
+    header = ("rank", "distance", "id", "labels", searched)
+    return Table(f"{len(hits)} nearest {searched}s at {bits} bits", header, rows)
 
 
-def _metrics(evaluation: Evaluation) -> Sequence[str]:
-    return list(dict.fromkeys(metric for metric, _, _ in evaluation.values))
-
-
-def _cells(evaluation: Evaluation, metric: str, direction: str) -> list[str]:
+def _percents(evaluation: Evaluation, metric: str, direction: str) -> list[str]:
     return [_percent(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths]
 
 

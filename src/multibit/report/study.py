@@ -1,0 +1,207 @@
+"""One or several assessed runs -> the tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from multibit.errors import MismatchError
+from multibit.evaluation.comparison import compare_queries
+from multibit.evaluation.protocol import DIRECTIONS, Evaluation
+from multibit.hashing.model import MODALITIES
+from multibit.report.assessment import Assessment
+from multibit.report.tables import ARROWS, Mark, Table, accuracy_table, mark_columns
+
+RESOLUTION = {"NDCG@100": True, "tau-b": True, "collision": False, "inversion": False}
+"""Metric -> larger is better."""
+
+
+def report_tables(runs: Sequence[Assessment]) -> dict[str, Table]:
+    """All tables, by the name of their files; the first run is the one that is reported, the others stand beside it.
+
+    Raises:
+        MismatchError: the runs measured other queries or lengths.
+    """
+    first = runs[0]
+    for other in runs[1:]:
+        for mine, theirs in zip(first.evaluations, other.evaluations, strict=False):
+            if (mine.queries, mine.database, mine.lengths) != (theirs.queries, theirs.database, theirs.lengths):
+                raise MismatchError(f"{other.name} and {first.name} measured different queries, databases or lengths.")
+    tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    for i in range(len(first.evaluations)):
+        tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], [run.name for run in runs])
+        if len(runs) > 1:
+            tables[f"comparison-{i + 1}"] = comparison_table({run.name: run.evaluations[i] for run in runs})
+    if first.agreement:
+        tables["agreement"] = _agreement(runs)
+    tables["quantization"] = _quantization(first)
+    if first.strata:
+        tables["strata"] = _strata(runs)
+    tables["bits"] = _bits(first)
+    tables["cost"] = _cost(runs)
+    return tables
+
+
+def comparison_table(evaluations: dict[str, Evaluation], metric: str = "mAP") -> Table:
+    """The first run beside the others, query by query, with significance.
+
+    Args:
+        evaluations: name -> evaluation on the same queries, the run of interest first.
+        metric: to compare.
+
+    Raises:
+        DataError: the runs have other queries.
+    """
+    (name, first), *others = evaluations.items()
+    rows = []
+    for other, evaluation in others:
+        for direction in DIRECTIONS:
+            for bits in first.lengths:
+                difference = compare_queries(
+                    first.values[metric, direction, bits], evaluation.values[metric, direction, bits]
+                )
+                star = "*" if difference.p < 0.05 else ""
+                rows.append(
+                    (
+                        f"{other}, {ARROWS[direction]}",
+                        str(bits),
+                        f"{100 * first.mean(metric, direction, bits):.2f}",
+                        f"{100 * evaluation.mean(metric, direction, bits):.2f}",
+                        f"{100 * difference.mean:+.2f}{star}",
+                        f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}",
+                        f"{100 * difference.improved:.1f}",
+                        f"{100 * difference.tied:.1f}",
+                        f"{100 * difference.degraded:.1f}",
+                        f"{difference.p:.4f}",
+                    )
+                )
+    header = ("beside", "bits", name, "other", "difference", "95 % interval", "improved", "tied", "degraded", "p")
+    note = (
+        f"{metric} in percent, {first.protocol}. Paired over {first.queries:,} queries: randomisation test "
+        "(* p < 0.05), bootstrap interval of the mean difference, share of queries in percent."
+    )
+    return Table(f"{name} beside other runs", header, tuple(rows), note)
+
+
+def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Table:
+    first = evaluations[0]
+    references = [m.removeprefix("NDCG@100 ") for m in first.metrics if m.startswith("NDCG@100 ")]
+    rows, numbers = [], []
+    for reference in references:
+        for bits in first.lengths:
+            block = []
+            for name, evaluation in zip(names, evaluations, strict=True):
+                means = [
+                    float(np.mean([evaluation.mean(f"{metric} {reference}", d, bits) for d in DIRECTIONS]))
+                    for metric in RESOLUTION
+                ]
+                block.append(means)
+                rows.append((reference, str(bits), name, *(f"{value:.3f}" for value in means)))
+            numbers.append(block)
+    marks: dict[tuple[int, int], Mark] = {}
+    if len(names) > 1:
+        for i, block in enumerate(numbers):
+            for j, larger in enumerate(RESOLUTION.values()):
+                found = mark_columns([[row[j]] for row in block], larger_is_better=larger)
+                marks |= {(i * len(names) + row, 3 + j): mark for (row, _), mark in found.items()}
+    header = ("reference", "bits", "run", "NDCG@100", "tau-b", "collision", "inversion")
+    note = (
+        f"{first.protocol}; mean of both directions. NDCG@100 on the whole database; the others on the union of the "
+        f"first 100 ranks of the run and of {names[0]}."
+    )
+    return Table("Relevance resolution", header, tuple(rows), note, marks)
+
+
+def _agreement(runs: Sequence[Assessment]) -> Table:
+    rows = []
+    for run in runs:
+        for direction, pairs in run.agreement.items():
+            far = max(pairs, key=lambda pair: pair.lengths[1] - pair.lengths[0])
+            rows.append(
+                (
+                    f"{run.name}, {ARROWS[direction]}",
+                    f"{far.tau.mean():.3f}",
+                    f"{np.mean([pair.tau.mean() for pair in pairs]):.3f}",
+                    f"{far.displacement.mean():.3f}",
+                )
+            )
+    far_name = f"{runs[0].lengths[0]}-{runs[0].lengths[-1]}"
+    header = ("", f"tau-b {far_name}", "mean tau-b of all pairs", f"mean rank displacement {far_name}")
+    return Table("Cross-length ranking agreement", header, tuple(rows), "Over the whole database, per query.")
+
+
+def _quantization(run: Assessment) -> Table:
+    rows = tuple(
+        (
+            ARROWS[direction],
+            str(bits),
+            f"{each.deviation:.4f}",
+            f"{each.tau.mean():.3f}",
+            f"{each.ties:.4f}",
+            f"{each.ceiling:.3f}",
+            f"{each.gap:.3f}",
+        )
+        for (direction, bits), each in run.quantization.items()
+    )
+    header = ("", "bits", "deviation", "tau-b soft/binary", "S(B)", "ceiling", "gap")
+    compared = len(next(iter(run.quantization.values())).tau)
+    note = f"tau-b of the first {compared:,} queries; S(B) is the share of tied pairs."
+    return Table("What the sign costs", header, rows, note)
+
+
+def _strata(runs: Sequence[Assessment]) -> Table:
+    rows = tuple(
+        (f"{run.name}, {ARROWS[direction]}", stratum.name, f"{np.nanmean(stratum.values):.3f}", f"{stratum.pairs:,}")
+        for run in runs
+        for direction, strata in run.strata.items()
+        for stratum in strata
+    )
+    return Table(
+        "Pairs that share no label", ("", "pairs", "NDCG@100", "count"), rows, "64 bits, label-name reference."
+    )
+
+
+def _bits(run: Assessment) -> Table:
+    rows = []
+    for modality in MODALITIES:
+        health, start = run.health[modality], 0
+        for scale, width in enumerate(run.blocks, start=1):
+            block = slice(start, start + width)
+            rows.append(
+                (
+                    f"{modality}, scale {scale}",
+                    str(width),
+                    f"{np.abs(health.balance[block] - 0.5).mean():.3f}",
+                    f"{health.entropy[block].mean():.3f}",
+                    f"{health.mean_correlation(start, start + width):.3f}",
+                )
+            )
+            start += width
+        for length, distinct in health.distinct.items():
+            rows.append((f"{modality}, first {length} bits", f"{distinct:,} codes", "", "", ""))
+    header = ("", "bits", "|share of ones - 0.5|", "entropy", "|correlation|")
+    return Table("Use of the bits in the database", header, tuple(rows), "Means over the bits of a block.")
+
+
+def _cost(runs: Sequence[Assessment]) -> Table:
+    rows = []
+    for run in runs:
+        cost, lengths = run.cost, run.lengths
+        separate = sum(cost.payload[bits] for bits in lengths)
+        rows += [
+            (run.name, "one nested database, both modalities", f"{cost.nested / 2**20:.3f} MiB"),
+            (run.name, f"{len(lengths)} separate databases", f"{separate / 2**20:.3f} MiB"),
+            (run.name, "weights", f"{cost.model / 1e6:.2f} MB, {cost.parameters / 1e6:.2f} M parameters"),
+            (run.name, "coding one picture and one text", f"{cost.flops / 1e9:.4f} GFLOP"),
+            *(
+                (run.name, f"coding one {m} feature vector", f"{t.median:.3f} ms, p95 {t.p95:.3f} ms")
+                for m, t in cost.encode.items()
+            ),
+            *(
+                (run.name, f"one search at {b} bits", f"{t.median:.4f} ms, p95 {t.p95:.4f} ms")
+                for b, t in cost.query.items()
+            ),
+        ]
+    note = "One thread; 100 hits. Reading pictures and texts and their encoders are not included."
+    return Table("Cost", ("run", "what", "cost"), tuple(rows), note)

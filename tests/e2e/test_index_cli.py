@@ -1,0 +1,402 @@
+"""Index files by the command line: built, updated, joined, taken out and searched like the codes that they hold."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from conftest import plant
+from multibit import Config, FeatureStore, Index, Run, Split
+from multibit.cli import app
+from multibit.codes.packing import Codes
+from multibit.data.encoders import EncoderRecipe
+from multibit.search.engines import ENGINES
+
+ITEMS, BITS = 90, 16
+DATA = plant(ITEMS + 10, seed=3)  # the last ten come later
+NAMES = [f"topic {i}" for i in range(8)]
+
+
+class Known:
+    """Knows the planted features: of the text "item 7" and of a picture of the grey value 7 those of item 7."""
+
+    batch_size = 8
+
+    def __init__(self, modality):
+        self.features = DATA[modality]
+        self.recipe = EncoderRecipe("ready-made", "", self.features.shape[1], "unknown")
+
+    def prepare(self, picture):
+        return np.asarray(picture)[0, 0]
+
+    def encode(self, inputs):
+        return np.stack(
+            [self.features[int(given.split()[-1] if isinstance(given, str) else given[0])] for given in inputs]
+        )
+
+
+def write_features(path, rows):
+    arrays = {name: DATA[name][rows] for name in ("image", "text", "labels")}
+    names = {"ids": [f"Nº {row}" for row in rows], "texts": [f"item {row}" for row in rows]}
+    np.savez(path, **arrays, **names, label_names=NAMES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small run on planted features, with its index."""
+    folder = tmp_path_factory.mktemp("planted")
+    store = FeatureStore.open(write_features(folder / "ready.npz", range(ITEMS)))
+    config = Config(epochs=3, lengths=(8, BITS), scales=3, hidden=16, dimension=8, learning_rate=0.01)
+    run = Run.create(folder / "run", store, Split.draw(ITEMS, query=20, train=40, validation=10, seed=1), config)
+    done("index", run.folder)
+    return run
+
+
+@pytest.fixture
+def run(trained, monkeypatch):
+    monkeypatch.setattr("multibit.runs.load_text_encoder", lambda _: Known("text"))
+    monkeypatch.setattr("multibit.runs.load_picture_encoder", lambda _: Known("image"))
+    return trained
+
+
+@pytest.fixture
+def index(run, tmp_path):
+    """A folder with an index of its own."""
+    done("index", run.folder, "--out", tmp_path / "index")
+    return tmp_path / "index"
+
+
+def cli(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
+
+
+def done(*arguments):
+    result = cli(*arguments)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def refused(*arguments):
+    result = cli(*arguments)
+    assert result.code == 1 and result.err.startswith("Error: ") and result.out == ""
+    return result.err
+
+
+def hits(run, query, *options):
+    return [json.loads(line) for line in done("search", run.folder, query, "--json", *options).splitlines()]
+
+
+def found(run, query, *options):
+    return [(hit["id"], hit["distance"]) for hit in hits(run, query, *options)]
+
+
+def values(run, modality, rows):
+    """Relaxed codes of planted items."""
+    return run.model.encode(DATA[modality][rows], modality).astype(np.float64)
+
+
+def expected(run, query, among="image", bits=BITS, rows=range(ITEMS)):
+    """Ids and distances by (distance, row): text `query` against items, by comparing signs."""
+    signs = values(run, among, list(rows))[:, :bits] >= 0
+    side = "text" if among == "image" else "image"
+    distances = (signs != (values(run, side, [query])[:, :bits] >= 0)).sum(axis=1)
+    return [(f"Nº {list(rows)[at]}", int(distances[at])) for at in np.argsort(distances, kind="stable")]
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in files(folder)}
+
+
+def ids(path):
+    index = Index.load(path)
+    return [index.ids[row] for row in range(len(index))]
+
+
+# Searching
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 15, BITS])
+@pytest.mark.parametrize("query", [0, 50])
+def test_a_text_finds_the_nearest_pictures_at_any_length(run, query, bits):
+    assert found(run, f"item {query}", "-k", 12, "--bits", bits) == expected(run, query, bits=bits)[:12]
+
+
+def test_a_picture_finds_the_nearest_texts(run, tmp_path):
+    Image.new("RGB", (2, 2), (33, 33, 33)).save(tmp_path / "query.png")
+    assert found(run, tmp_path / "query.png", "-k", 12) == expected(run, 33, among="text")[:12]
+
+
+@pytest.mark.parametrize("farthest", [0, 3, BITS])
+def test_hits_past_the_largest_distance_are_left_out(run, farthest):
+    near = [hit for hit in expected(run, 4) if hit[1] <= farthest]
+    assert found(run, "item 4", "-k", ITEMS, "--max-distance", farthest) == near
+
+
+def test_with_more_hits_wanted_than_there_are_all_come(run):
+    assert found(run, "item 4", "-k", 1000) == expected(run, 4)
+
+
+@pytest.mark.parametrize("wanted", [["topic 2"], ["topic 2", "topic 3"]])
+@pytest.mark.parametrize("k", [3, ITEMS])
+def test_conditions_are_applied_before_the_k_nearest_are_taken(run, wanted, k):
+    column = NAMES.index(wanted[-1])  # of conditions on one field the last counts
+    rows = np.flatnonzero(DATA["labels"][:ITEMS, column])
+    assert len(rows) > 3
+    options = [part for name in wanted for part in ("--where", f"labels={name}")]
+    assert found(run, "item 9", "-k", k, *options) == expected(run, 9, rows=rows)[:k]
+
+
+def test_conditions_on_two_fields_hold_together(run):
+    row = int(np.flatnonzero(DATA["labels"][:ITEMS, 0])[2])
+    options = ("--where", "labels=topic 0", "--where", f"text=item {row}")
+    assert [name for name, _ in found(run, "item 9", *options)] == [f"Nº {row}"]
+    assert found(run, "item 9", "--where", "labels=topic 0", "--where", "text=item") == []
+
+
+@pytest.mark.parametrize("options", [["--where", "labels=nothing"], ["--where", "colour=red"]])
+def test_conditions_that_no_item_meets_find_nothing(run, options):
+    assert found(run, "item 9", *options) == []
+    assert "0 nearest images at 16 bits" in done("search", run.folder, "item 9", *options)
+
+
+@pytest.mark.parametrize("bits", [5, BITS])
+def test_a_relaxed_query_ranks_by_the_inner_product_with_its_values(run, bits):
+    query = values(run, "text", [21])[0, :bits]
+    scores = np.where(values(run, "image", list(range(ITEMS)))[:, :bits] >= 0, 1, -1) @ query
+    got = found(run, "item 21", "--relaxed", "-k", ITEMS, "--bits", bits)
+    assert [score for _, score in got] == pytest.approx(np.sort(scores)[::-1])
+    by_id = {f"Nº {row}": score for row, score in enumerate(scores)}
+    assert [by_id[name] for name, _ in got] == pytest.approx([score for _, score in got])
+
+
+def test_a_relaxed_query_keeps_to_conditions(run):
+    rows = np.flatnonzero(DATA["labels"][:ITEMS, 5])
+    got = found(run, "item 21", "--relaxed", "-k", ITEMS, "--where", "labels=topic 5")
+    assert sorted(name for name, _ in got) == sorted(f"Nº {row}" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["-k", 0], "k: need at least 1"),
+        (["-k", -3], "k: need at least 1"),
+        (["--relaxed", "-k", 0], "k: need at least 1"),
+        (["--bits", 0], "asked for a prefix of 0 bits, these codes have 1 to 16"),
+        (["--bits", 17], "asked for a prefix of 17 bits, these codes have 1 to 16"),
+        (["--max-distance", -1], "max_distance: must be at least 0, got -1"),
+        (["--relaxed", "--max-distance", 3], "--relaxed ranks by score, so --max-distance does not apply"),
+        (["--where", "labels"], "--where labels: need NAME=VALUE"),
+        (["--where", "=x"], "--where =x: need NAME=VALUE"),
+    ],
+    ids=str,
+)
+def test_a_search_that_cannot_be_is_refused(run, options, sentence):
+    assert sentence in refused("search", run.folder, "item 1", *options)
+
+
+# Engines
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_index_is_searched_by_the_engine_that_it_names(run, tmp_path, engine):
+    if engine == "faiss":
+        pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
+    done("index", run.folder, "--engine", engine, "--out", tmp_path)
+    assert Index.load(tmp_path / "image.mbx").engine_name == Index.load(tmp_path / "text.mbx").engine_name == engine
+    for bits in (5, BITS):
+        options = ("--index", tmp_path, "-k", 20, "--bits", bits)
+        assert found(run, "item 3", *options) == expected(run, 3, bits=bits)[:20]
+    assert "search:" in done("info", tmp_path / "image.mbx")
+    done("index", run.folder, "--update", "--out", tmp_path)
+    assert Index.load(tmp_path / "image.mbx").engine_name == engine
+
+
+def test_an_engine_that_cannot_filter_names_one_that_can(run, tmp_path):
+    pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
+    done("index", run.folder, "--engine", "faiss", "--out", tmp_path)
+    said = refused("search", run.folder, "item 3", "--index", tmp_path, "--where", "labels=topic 1")
+    assert "the faiss engine cannot search among some items only; use exact" in said
+
+
+def test_an_unknown_engine_exits_with_2_and_lists_the_known_ones(run):
+    result = cli("index", run.folder, "--engine", "annoy")
+    assert result.code == 2 and all(name in result.err for name in ENGINES)
+
+
+# Updating
+
+
+def test_an_update_adds_what_is_new_and_replaces_what_is_known(run, index, tmp_path):
+    later = write_features(tmp_path / "later.npz", [5, *range(ITEMS, ITEMS + 10)])
+    assert f"{ITEMS + 10} items" in done("index", run.folder, later, "--update", "--out", index)
+    assert ids(index / "image.mbx") == ids(index / "text.mbx") == [f"Nº {row}" for row in range(ITEMS + 10)]
+    assert found(run, "item 3", "--index", index, "-k", 99) == expected(run, 3, rows=range(ITEMS + 10))[:99]
+
+
+def test_an_update_with_the_same_items_changes_nothing(run, index):
+    before = Index.load(index / "image.mbx")
+    done("index", run.folder, "--update", "--out", index)
+    after = Index.load(index / "image.mbx")
+    assert after.codes == before.codes and ids(index / "image.mbx") == [f"Nº {row}" for row in range(ITEMS)]
+    assert [after.payloads[row] for row in range(ITEMS)] == [before.payloads[row] for row in range(ITEMS)]
+
+
+def test_an_update_with_changed_items_searches_their_new_codes(run, index, tmp_path):
+    path = tmp_path / "changed.npz"
+    np.savez(
+        path, image=DATA["image"][[70]], text=DATA["text"][[70]], labels=DATA["labels"][[70]], ids=["Nº 4"],
+        label_names=NAMES,
+    )  # fmt: skip
+    done("index", run.folder, path, "--update", "--out", index)
+    distance = dict(found(run, "item 3", "--index", index, "-k", ITEMS))
+    assert distance["Nº 4"] == distance["Nº 70"] and len(distance) == ITEMS
+
+
+def test_removed_items_are_found_no_more_and_the_others_as_before(run, index):
+    gone = [0, 17, ITEMS - 1]
+    printed = done("index", run.folder, "--out", index, *(part for row in gone for part in ("--remove", f"Nº {row}")))
+    assert printed.count(f"{ITEMS - 3} items") == 2
+    rows = [row for row in range(ITEMS) if row not in gone]
+    assert found(run, "item 17", "--index", index, "-k", ITEMS) == expected(run, 17, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("remove", "sentence"),
+    [
+        (["Nº 1", "nobody"], "id 'nobody' is not in the index of 90 items"),
+        ([f"Nº {row}" for row in range(ITEMS)], "the index is empty: delete its file instead of saving it"),
+    ],
+    ids=["unknown", "all"],
+)
+def test_a_removal_that_cannot_be_leaves_the_files(run, index, remove, sentence):
+    before = contents(index)
+    assert sentence in refused(
+        "index", run.folder, "--out", index, *(part for name in remove for part in ("--remove", name))
+    )
+    assert contents(index) == before
+
+
+@pytest.mark.parametrize("change", [["--update"], ["--remove", "Nº 1"]])
+def test_where_there_is_no_index_there_is_none_to_change(run, tmp_path, change):
+    said = refused("index", run.folder, "--out", tmp_path / "none", *change)
+    assert "image.mbx: no such file; expected a multibit index" in said
+    assert not (tmp_path / "none" / "image.mbx").exists()
+
+
+def test_while_another_writes_an_update_is_refused_and_a_search_is_not(run, index):
+    before = contents(index)
+    with Index.editing(index / "image.mbx"):
+        said = refused("index", run.folder, "--update", "--out", index)
+        assert "image.mbx: another process is writing" in said and "Try again when it is done" in said
+        assert found(run, "item 3", "--index", index, "-k", 5) == expected(run, 3)[:5]
+        assert contents(index) == before
+
+
+def test_writing_leaves_only_the_two_files(run, index):
+    done("index", run.folder, "--update", "--out", index)
+    done("index", run.folder, "--remove", "Nº 2", "--out", index)
+    done("index", run.folder, "--out", index)
+    assert files(index) == ["image.mbx", "text.mbx"]
+
+
+# Joining
+
+
+@pytest.fixture
+def parts(run, tmp_path):
+    """The index of pictures in three files, in order."""
+    made = []
+    for number, rows in enumerate([range(30), range(30, 31), range(31, ITEMS)]):
+        folder = tmp_path / f"part {number}"
+        store = write_features(tmp_path / f"{number}.npz", rows)
+        done("index", run.folder, store, "--out", folder)
+        made.append(folder / "image.mbx")
+    return made
+
+
+def test_joined_parts_are_searched_like_the_whole(run, parts, tmp_path):
+    assert f"{ITEMS} items" in done("merge", *parts, "--out", tmp_path / "whole" / "image.mbx")
+    assert ids(tmp_path / "whole" / "image.mbx") == [f"Nº {row}" for row in range(ITEMS)]
+    assert hits(run, "item 3", "--index", tmp_path / "whole") == hits(run, "item 3")
+
+
+def test_parts_are_joined_in_the_order_given(parts, tmp_path):
+    done("merge", *reversed(parts), "--out", tmp_path / "whole.mbx")
+    assert ids(tmp_path / "whole.mbx") == [f"Nº {row}" for row in [*range(31, ITEMS), 30, *range(30)]]
+
+
+def test_a_part_can_take_the_others_in(parts):
+    done("merge", *parts, "--out", parts[0])
+    assert len(ids(parts[0])) == ITEMS and len(ids(parts[2])) == ITEMS - 31
+
+
+def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tmp_path):
+    other = Index("another model")
+    other.add(["x"], Codes.from_bits(np.zeros((1, BITS))))
+    other.save(tmp_path / "other.mbx")
+    out = ("--out", tmp_path / "whole.mbx")
+    assert "id 'Nº 30' is in the index already" in refused("merge", *parts, parts[1], *out)
+    assert "codes of model another model, not of model" in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    assert "gone.mbx: no such file; expected a multibit index" in refused(
+        "merge", parts[0], tmp_path / "gone.mbx", *out
+    )
+    assert "0.npz: torn or not a multibit index" in refused("merge", tmp_path / "0.npz", *out)
+    assert not (tmp_path / "whole.mbx").exists()
+
+
+# Taking out
+
+
+def signs(run, modality, bits=BITS):
+    return values(run, modality, list(range(ITEMS)))[:, :bits] >= 0
+
+
+@pytest.mark.parametrize("bits", [None, 1, 8, 13])
+def test_the_codes_are_exported_for_numpy(run, tmp_path, bits):
+    options = [] if bits is None else ["--bits", bits]
+    printed = done("export", run.folder / "index" / "text.mbx", "--out", tmp_path / "codes.npy", *options)
+    assert f"{ITEMS} codes of {bits or BITS} bits" in printed
+    assert np.array_equal(np.load(tmp_path / "codes.npy"), np.packbits(signs(run, "text", bits), axis=1))
+
+
+@pytest.mark.parametrize("bits", [BITS, 13])
+def test_the_codes_are_exported_for_faiss_which_finds_the_same(run, tmp_path, bits):
+    faiss = pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
+    done("export", run.folder / "index" / "image.mbx", "--out", tmp_path / "codes.faiss", "--bits", bits)
+    index = faiss.read_index_binary(str(tmp_path / "codes.faiss"))
+    query = np.packbits(values(run, "text", [8])[:, :bits] >= 0, axis=1)
+    distances, rows = (part[0].tolist() for part in index.search(query, ITEMS))
+    pairs = sorted(zip(distances, rows, strict=True))
+    assert [(f"Nº {row}", distance) for distance, row in pairs] == expected(run, 8, bits=bits)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "options", "sentence"),
+    [
+        ("index/image.mbx", "codes.txt", [], "codes.txt: codes are exported to .npy or .faiss"),
+        ("index/image.mbx", "codes.npy", ["--bits", 17], "asked for a prefix of 17 bits, these codes have 1 to 16"),
+        ("index/image.mbx", "codes.npy", ["--bits", 0], "asked for a prefix of 0 bits, these codes have 1 to 16"),
+        ("index/gone.mbx", "codes.npy", [], "gone.mbx: no such file; expected a multibit index"),
+        (
+            "model.safetensors",
+            "codes.npy",
+            [],
+            "model.safetensors: expected a multibit index, found multibit hash model",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_named_and_nothing_is_written(run, tmp_path, source, name, options, sentence):
+    assert sentence in refused("export", run.folder / source, "--out", tmp_path / name, *options)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,396 @@
+"""Ids and payloads: columns of any kind are kept and filed as they were, and what is wrong is named."""
+
+from __future__ import annotations
+
+import re
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multibit import Codes, Index
+from multibit.errors import DataError
+from multibit.files import read_arrays
+from multibit.search.columns import IdColumn, PayloadColumn, strings, text_arrays, text_column
+
+IDS = {
+    "counted": range(6),
+    "counted from elsewhere": range(40, 46),
+    "integers": [5, -1, 0, 2**63 - 1, -(2**63), 7],
+    "strings": ["", "a", "A", "日本 👁", "a\x00b", "7"],
+}
+
+
+def listed(column) -> list:
+    return [column[row] for row in range(len(column))]
+
+
+def random_codes(count, bits=16):
+    return Codes.from_bits(np.random.default_rng(count).integers(0, 2, (count, bits)))
+
+
+def indexed(ids, **more) -> Index:
+    index = Index()
+    index.add(ids, random_codes(len(ids)), **more)
+    return index
+
+
+def content(index):
+    codes = None if index.codes is None else index.codes.to_bits().tolist()
+    return listed(index.ids), listed(index.payloads), codes
+
+
+# Text in arrays
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "", "日本", "👁"], ["x" * 5000, "y"]])
+def test_text_comes_back_from_its_arrays(texts):
+    arrays = text_arrays(strings(texts), "names")
+    assert set(arrays) == {"names", "names_offsets"} and len(arrays["names_offsets"]) == len(texts) + 1
+    assert text_column(arrays, "names").to_pylist() == texts
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 2), (1, 4), (4, 4), (2, 5)])
+def test_a_slice_of_text_is_filed_alone(first, last):
+    texts = ["one", "", "drei", "四", "five"]
+    arrays = text_arrays(strings(texts)[first:last], "names")
+    assert text_column(arrays, "names").to_pylist() == texts[first:last]
+    assert arrays["names"].tobytes() == "".join(texts[first:last]).encode()
+
+
+# Ids
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_are_kept_in_order_and_found_again(kind):
+    column = IdColumn.of(IDS[kind])
+    assert len(column) == 6 and listed(column) == list(IDS[kind])
+    assert column.rows_of(list(IDS[kind])[::-1]).tolist() == [5, 4, 3, 2, 1, 0]
+    assert {type(name) for name in listed(column)} == {str if kind == "strings" else int}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_come_back_from_their_arrays(kind):
+    column = IdColumn.of(IDS[kind])
+    arrays, header = column.to_arrays()
+    back = IdColumn.from_arrays(arrays, {**header, "count": 6})
+    assert (listed(back), back.kind) == (listed(column), column.kind)
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_can_be_taken_in_any_order(kind):
+    column = IdColumn.of(IDS[kind]).take(np.array([4, 0, 2]))
+    assert listed(column) == [list(IDS[kind])[row] for row in (4, 0, 2)]
+    assert column.rows_of([column[1]]).tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_an_unknown_id_is_named(kind):
+    column = IdColumn.of(IDS[kind])
+    for name in ("nobody", 99, -3, 2**70, None, 1.5):
+        assert column.known([name]) == [False]
+        with pytest.raises(DataError, match=r"is not in the index of 6 items"):
+            column.rows_of([column[0], name])
+
+
+@pytest.mark.parametrize(("one", "other"), [("counted", "strings"), ("strings", "integers"), ("integers", "strings")])
+def test_ids_of_two_kinds_do_not_go_together(one, other):
+    kind, wanted = IdColumn.of(IDS[other]).kind, IdColumn.of(IDS[one]).kind
+    with pytest.raises(DataError, match=f"ids of kind {kind} do not fit an index with ids of kind {wanted}"):
+        IdColumn.of(IDS[one]).append(IdColumn.of(IDS[other]))
+
+
+def test_ranges_that_meet_stay_a_range():
+    column = IdColumn.of(range(4)).append(IdColumn.of(range(4, 10)))
+    assert column.values == range(10) and column.kind == "range"
+
+
+@pytest.mark.parametrize("then", [range(5, 7), range(9, 4, -1), [11], np.array([4, 6])])
+def test_other_integers_after_a_range_are_stored_one_by_one(then):
+    column = IdColumn.of(range(4)).append(IdColumn.of(then))
+    assert listed(column) == [0, 1, 2, 3, *then] and column.kind == "integer"
+
+
+@pytest.mark.parametrize("ids", [range(0, 10, 2), range(3, 0, -1), range(7, -8, -7)])
+def test_a_range_with_steps_comes_back_from_its_file(tmp_path, ids):
+    indexed(ids).save(tmp_path / "a.mbx")
+    assert listed(Index.load(tmp_path / "a.mbx").ids) == list(ids)
+
+
+def test_a_range_with_steps_can_be_followed_by_another():
+    index = indexed(range(0, 4, 2))
+    index.add(range(4, 6), random_codes(2))
+    assert listed(index.ids) == [0, 2, 4, 5] and len(index) == len(index.codes)
+
+
+def test_a_large_counted_index_keeps_no_ids(tmp_path):
+    index = Index()
+    for _ in range(3):
+        index.add(None, Codes.from_bits(np.zeros((100_000, 1))))
+    assert index.ids.values == range(300_000)
+    index.save(tmp_path / "a.mbx")
+    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
+    assert set(arrays) == {"words"} and header["ids"] == "range"
+    loaded = Index.load(tmp_path / "a.mbx")
+    assert loaded.ids.values == range(300_000)
+    assert loaded.search(Codes.from_bits([[1]]), k=2, among=[299_999, 150_000]).ids == [[150_000, 299_999]]
+    assert "row_by_id" not in vars(loaded.ids)
+
+
+# Payloads
+
+PAYLOADS = [{"a": [1, None, {"b": 2.5}]}, {}, {"": True, "日本": "👁"}]
+
+
+def test_payloads_come_back_as_equal_objects_of_their_own():
+    column = PayloadColumn.of(PAYLOADS, IdColumn.of(range(3)))
+    assert listed(column) == PAYLOADS
+    column[0]["a"].clear()
+    assert column[0] == PAYLOADS[0]
+    assert listed(PayloadColumn.from_arrays(column.to_arrays(), 3)) == PAYLOADS
+
+
+def test_without_payloads_nothing_is_stored():
+    column = PayloadColumn.of(None, IdColumn.of(range(3)))
+    assert listed(column) == [{}, {}, {}] and column.to_arrays() == {}
+    assert listed(PayloadColumn.from_arrays({}, 3)) == [{}, {}, {}]
+    assert column.append(column).texts is None and len(column.append(column)) == 6
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_payloads_join_with_rows_that_have_none(first):
+    with_some, with_none = (PayloadColumn.of(given, IdColumn.of(range(3))) for given in (PAYLOADS, None))
+    joined = with_some.append(with_none) if first else with_none.append(with_some)
+    assert listed(joined) == (PAYLOADS + [{}] * 3 if first else [{}] * 3 + PAYLOADS)
+    assert listed(joined.take(np.array([5, 0]))) == [joined[5], joined[0]]
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"n": 1}, [0, 2]),
+        ({"n": 1, "tags": "x"}, [0]),
+        ({"tags": "x"}, [0, 1]),
+        ({"tags": ["x", "y"]}, [0]),
+        ({"n": "1"}, []),
+        ({"missing": 1}, []),
+        ({"deep": {"a": 1}}, [3]),
+    ],
+)
+def test_where_wants_equal_values_or_a_list_that_contains_them(where, rows):
+    payloads = [{"n": 1, "tags": ["x", "y"]}, {"n": 2, "tags": ["x"]}, {"n": 1}, {"deep": {"a": 1}}]
+    column = PayloadColumn.of(payloads, IdColumn.of(range(4)))
+    assert np.flatnonzero(column.matching(where)).tolist() == rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(string.printable + "é日👁\x00", max_size=6), unique=True, min_size=1, max_size=8), st.data())
+def test_any_texts_are_kept_as_ids_and_payloads(names, data):
+    rows = np.array(data.draw(st.lists(st.integers(0, len(names) - 1), unique=True)), np.int64)
+    ids = IdColumn.of(names).take(rows)
+    payloads = PayloadColumn.of([{name: name} for name in names], IdColumn.of(names)).take(rows)
+    arrays, header = ids.to_arrays()
+    back = IdColumn.from_arrays(arrays, {**header, "count": len(rows)})
+    assert listed(back) == [names[row] for row in rows]
+    filed = PayloadColumn.from_arrays(payloads.to_arrays(), len(rows))
+    assert listed(filed) == [{names[row]: names[row]} for row in rows]
+
+
+# What is refused, and changes nothing
+
+NOT_ALIKE = "all ids of an index must be strings, or all must be integers"
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        (["new", 1], rf"id .*: {NOT_ALIKE}"),
+        ([True, False], rf"id True: {NOT_ALIKE}"),
+        ([1, True], rf"id True: {NOT_ALIKE}"),
+        ([None, None], rf"id None: {NOT_ALIKE}"),
+        ([1.0, 2.0], rf"id 1\.0: {NOT_ALIKE}"),
+        (np.array([1.0, 2.0]), rf"id 1\.0: {NOT_ALIKE}"),
+        ([b"a", b"b"], rf"id b'a': {NOT_ALIKE}"),
+        ([["a"], ["b"]], rf"id \['a'\]: {NOT_ALIKE}"),
+        (["new", "new"], "id 'new' is given twice"),
+        (["new", "b"], "id 'b' is in the index already"),
+        ([3, 4], "ids of kind integer do not fit an index with ids of kind string"),
+        (None, "the index has ids of kind string, so the new items need ids too"),
+        (["new"], "1 ids, 2 codes, 2 payloads: must be equal"),
+    ],
+)
+def test_ids_that_cannot_be_are_named_and_nothing_is_added(ids, sentence):
+    index = indexed(["a", "b", "c"], payloads=PAYLOADS)
+    before = content(index)
+    with pytest.raises(DataError, match=sentence):
+        index.add(ids, random_codes(2), [{}, {}])
+    assert content(index) == before
+
+
+@pytest.mark.parametrize("ids", [np.array([4, 9]), np.array([4, 9], np.uint8), np.array(["4", "9"]), range(4, 6)])
+def test_arrays_and_ranges_are_ids_too(ids):
+    assert listed(indexed(ids).ids) == (ids.tolist() if isinstance(ids, np.ndarray) else [4, 5])
+
+
+@pytest.mark.xfail(
+    raises=DataError, reason="only plain int and str are taken out of a list, though not out of an array"
+)
+@pytest.mark.parametrize("ids", [list(np.array([4, 9])), list(np.array(["a", "b"]))])
+def test_numbers_and_strings_of_numpy_are_ids(ids):
+    assert listed(indexed(ids).ids) == [name.item() for name in ids]
+
+
+@pytest.mark.xfail(
+    raises=DataError, reason="a counted index knows plain int only; one with stored integers knows these"
+)
+@pytest.mark.parametrize("act", ["remove", "among"])
+def test_numbers_of_numpy_name_items_of_a_counted_index(act):
+    index = indexed(range(4))
+    if act == "among":
+        assert index.search(random_codes(1), among=[np.int64(2)]).ids == [[2]]
+    else:
+        index.remove(np.array([2]))
+        assert listed(index.ids) == [0, 1, 3]
+
+
+@pytest.mark.xfail(reason="True is 1 to a dictionary")
+def test_true_is_not_the_item_of_number_1():
+    index = indexed([5, 1])
+    with pytest.raises(DataError, match="id True"):
+        index.remove([True])
+
+
+@pytest.mark.parametrize("ids", [[2**63], [-(2**63) - 1], np.array([2**63], np.uint64)])
+def test_integers_of_more_than_64_bits_are_named(ids):
+    with pytest.raises(DataError, match=r"an id cannot be stored: need UTF-8 text or a 64-bit integer \(.+\)"):
+        indexed(ids)
+
+
+@pytest.mark.xfail(raises=OverflowError, reason="a range is not looked at, neither given nor counted on")
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_range_of_more_than_64_bits_is_named_too(counted):
+    index = indexed([2**63 - 1])
+    with pytest.raises(DataError, match="an id cannot be stored"):
+        index.add(None if counted else range(2**63, 2**63 + 2), random_codes(2))
+
+
+@pytest.mark.xfail(raises=DataError, reason="an empty column of strings still counts as one of strings")
+def test_an_index_of_strings_that_was_emptied_takes_counted_items():
+    index = indexed(["a"])
+    index.remove(["a"])
+    index.add(None, random_codes(2))
+    assert listed(index.ids) == [0, 1]
+
+
+def test_text_that_utf8_cannot_hold_is_named():
+    with pytest.raises(DataError, match="an id cannot be stored: need UTF-8 text"):
+        indexed(["\ud800"])
+    with pytest.raises(DataError, match=r"payload of id 'a' is not JSON: .*surrogates not allowed"):
+        indexed(["a"], payloads=[{"x": "\ud800"}])
+
+
+@pytest.mark.xfail(reason="a string is a sequence of letters")
+@pytest.mark.parametrize("act", ["add", "remove", "among"])
+def test_a_single_string_is_not_taken_for_ids_of_one_letter(act):
+    index = indexed(["a", "b"])
+    with pytest.raises(DataError, match="'ab'"):
+        if act == "add":
+            Index().add("ab", random_codes(2))
+        elif act == "remove":
+            index.remove("ab")
+        else:
+            index.search(random_codes(1), among="ab")
+
+
+CIRCLE: dict = {}
+CIRCLE["again"] = CIRCLE
+
+
+@pytest.mark.parametrize(
+    ("payload", "sentence"),
+    [
+        ({"x": float("nan")}, "payload of id 'new' is not JSON: .*"),
+        ({"x": float("inf")}, "payload of id 'new' is not JSON: .*"),
+        ({"x": {1}}, "payload of id 'new' is not JSON: Object of type set is not JSON serializable"),
+        ({"x": np.int64(1)}, "payload of id 'new' is not JSON: Object of type int64 is not JSON serializable"),
+        ({"x": b"bytes"}, "payload of id 'new' is not JSON: Object of type bytes is not JSON serializable"),
+        ({(1, 2): 3}, "payload of id 'new' is not JSON: keys must be str"),
+        (CIRCLE, "payload of id 'new' is not JSON: Circular reference detected"),
+        ([1], "payload of id 'new' must be a JSON object, got list"),
+        ("text", "payload of id 'new' must be a JSON object, got str"),
+        (None, "payload of id 'new' must be a JSON object, got NoneType"),
+    ],
+)
+@pytest.mark.parametrize("change", ["add", "upsert"])
+def test_a_payload_that_is_no_json_object_is_named_and_nothing_is_changed(change, payload, sentence):
+    index = indexed(["a", "b", "c"], payloads=PAYLOADS)
+    before = content(index)
+    with pytest.raises(DataError, match=sentence):
+        getattr(index, change)(["fine", "new"], random_codes(2), [{}, payload])
+    assert content(index) == before
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="json turns keys into text")
+def test_a_payload_comes_back_equal_or_is_refused():
+    try:
+        index = indexed(["a"], payloads=[{1: "one"}])
+    except DataError:
+        return
+    assert index.payloads[0] == {1: "one"}
+
+
+@pytest.mark.parametrize("ids", [["nobody"], ["a", "nobody"], [1], [None], [("a",)]])
+@pytest.mark.parametrize("act", ["remove", "among"])
+def test_unknown_ids_are_named_and_nothing_is_changed(act, ids):
+    index = indexed(["a", "b", "c"], payloads=PAYLOADS)
+    before = content(index)
+    with pytest.raises(DataError, match=re.escape(f"id {ids[-1]!r} is not in the index of 3 items")):
+        if act == "remove":
+            index.remove(ids)
+        else:
+            index.search(random_codes(1), among=ids)
+    assert content(index) == before
+
+
+@pytest.mark.parametrize("change", ["add", "upsert"])
+def test_codes_of_another_length_are_refused_and_nothing_is_changed(change):
+    index = indexed(["a", "b", "c"], payloads=PAYLOADS)
+    before = content(index)
+    with pytest.raises(DataError, match="codes of 17 bits do not fit an index of 16 bits"):
+        getattr(index, change)(["a" if change == "upsert" else "new"], random_codes(1, 17))
+    assert content(index) == before
+
+
+def test_an_id_given_several_times_is_removed_once():
+    index = indexed(["a", "b", "c"])
+    index.remove(["b", "b"])
+    assert listed(index.ids) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "removed", "then"), [(range(3), [0], 3), (range(3), [2], 2), (range(5, 7), [], 7), ([4, -9], [], 5)]
+)
+def test_items_without_ids_count_on_from_the_largest(ids, removed, then):
+    index = indexed(ids)
+    index.remove(removed)
+    index.add(None, random_codes(2))
+    assert listed(index.ids)[-2:] == [then, then + 1]
+
+
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="this system does not list what is mapped")
+def test_the_columns_of_a_loaded_index_read_the_mapped_file(tmp_path):
+    indexed(["a", "b", "c"], payloads=PAYLOADS).save(tmp_path / "a.mbx")
+    loaded = Index.load(tmp_path / "a.mbx")
+    buffers = loaded.ids.values.buffers() + loaded.payloads.texts.buffers()
+    places = [buffer.address for buffer in buffers if buffer is not None] + [loaded.codes.words.ctypes.data]
+    mapped = [line.split()[0].split("-") for line in MAPS.read_text().splitlines() if line.endswith("/a.mbx")]
+    assert len(places) == 5
+    for place in places:
+        assert any(int(first, 16) <= place < int(last, 16) for first, last in mapped)

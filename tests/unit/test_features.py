@@ -1,0 +1,383 @@
+"""Feature vectors: ready-made ones from .npz, stores on disk, and the pairs that training may see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multibit import FeatureStore, PairedDataset, Pairs
+from multibit.data import Recipe
+from multibit.data.encoders import EncoderRecipe
+from multibit.data.features import require_finite
+from multibit.errors import DataError, FormatError, MismatchError
+
+LABELS = np.array([[1, 0], [0, 1], [1, 1]], np.uint8)
+IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
+TEXT = np.arange(10, dtype=np.float32).reshape(5, 2) / 4
+OFFSETS = np.array([0, 1, 4, 5])
+MEAN_TEXT = [[0.0, 0.25], [1.0, 1.25], [2.0, 2.25]]
+
+
+def npz(folder: Path, **changed) -> Path:
+    """A good .npz file of three items and five texts, with changes; None removes a key."""
+    arrays = {"image": IMAGE, "text": TEXT, "text_offsets": OFFSETS, "labels": LABELS, **changed}
+    path = folder / "ready.npz"
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+def several_texts() -> FeatureStore:
+    """A store with everything in it: pictures, several texts, skipped items, two recipes."""
+    data = PairedDataset(
+        ("a", "ü", "3"), (Path("a.jpg").absolute(), None, Path("日本.png").absolute()),
+        (("x",), (" y | z ", "[1", ""), ("w",)), LABELS, ("z last", "a|first"),
+    )  # fmt: skip
+    recipe = Recipe(
+        EncoderRecipe("eyes", "w1", 4, "square", {"torch": "2.4"}), EncoderRecipe("ears", "w2", 2, "lower case")
+    )
+    return FeatureStore(data, IMAGE, TEXT, OFFSETS, recipe, (("lost", "lost.jpg: no such picture."),))
+
+
+# Ready-made features
+
+
+def test_an_npz_needs_only_features_and_labels(tmp_path):
+    store = FeatureStore.open(npz(tmp_path, text=TEXT[:3], text_offsets=None))
+    assert store.dataset.ids == ("0", "1", "2")
+    assert store.dataset.label_names == ("label 0", "label 1")
+    assert store.dataset.texts == (("",),) * 3
+    assert store.recipe.image == EncoderRecipe("ready-made", "", 4, "unknown")
+    assert store.recipe.text.dimension == 2
+    assert store.source == tmp_path / "ready.npz"
+    pairs = store.take([2, 0])
+    assert np.array_equal(pairs.image, IMAGE[[2, 0]]) and np.array_equal(pairs.text, TEXT[[2, 0]])
+    assert pairs.labels.tolist() == [[1, 1], [1, 0]]
+
+
+def test_an_npz_may_name_everything(tmp_path):
+    names = {"ids": ["a", "ü", "日"], "label_names": ["cat", "dog"], "texts": ["x", "y|z", "語"], "recipe": "CLIP B/32"}
+    store = FeatureStore.open(npz(tmp_path, **names))
+    assert store.dataset.ids == ("a", "ü", "日")
+    assert store.dataset.label_names == ("cat", "dog")
+    assert store.dataset.texts == (("x",), ("y|z",), ("語",))
+    assert store.recipe.image.name == store.recipe.text.name == "CLIP B/32"
+
+
+def test_ids_of_an_npz_may_be_numbers(tmp_path):
+    assert FeatureStore.open(npz(tmp_path, ids=[7, 10, 2])).dataset.ids == ("7", "10", "2")
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_features_of_any_float_type_are_given_as_float32(tmp_path, dtype):
+    store = FeatureStore.open(npz(tmp_path, image=IMAGE.astype(dtype), text=TEXT.astype(dtype)))
+    pairs = store.take([1])
+    assert store.image.dtype == dtype
+    assert pairs.image.dtype == pairs.text.dtype == pairs.mean_text.dtype == np.float32
+    assert np.array_equal(pairs.image, IMAGE[[1]]) and np.array_equal(pairs.text, TEXT[1:4])
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (
+            {"labels": None},
+            r"no labels; it has image \(3, 4\), text \(5, 2\), text_offsets \(4,\). Need image, text, lab",
+        ),
+        ({"image": None, "text": None, "labels": None}, r"no image, text, labels; it has text_offsets \(4,\)"),
+        ({"labels": LABELS[:2]}, "features: 3 image rows for 2 items of the data set"),
+        ({"labels": LABELS[0]}, r"labels: need a matrix, got an array of shape \(2,\)"),
+        ({"labels": LABELS * 2}, "labels: every value must be 0 or 1"),
+        ({"image": IMAGE[:2]}, "features: 2 image rows for 3 items of the data set"),
+        ({"image": IMAGE[0]}, r"image: need a matrix, got an array of shape \(4,\)"),
+        ({"image": IMAGE[:, :0]}, r"image features: need a matrix of floats, got float32 of shape \(3, 0\)"),
+        ({"image": IMAGE.astype(int)}, "image features: need a matrix of floats, got int64"),
+        ({"text": TEXT.astype(complex)}, "text features: need a matrix of floats, got complex128"),
+        ({"text_offsets": None}, r"text offsets: need 4 integers for 3 items, got int64 \(6,\)"),
+        ({"text_offsets": [0, 5]}, r"text offsets: need 4 integers for 3 items, got int64 \(2,\)"),
+        ({"ids": ["a", "b"]}, "3 rows for 2 ids"),
+        ({"ids": ["a", "b", "a"]}, "duplicate id 'a': rows 0 and 2"),
+        ({"ids": ["a", "", "b"]}, "ids: row 1 has an empty id. Every item needs a name"),
+        ({"ids": np.array([b"a", b"\xff", b"b"])}, "a name is not UTF-8"),
+        ({"texts": ["a"]}, "texts: 1 rows for 3 ids"),
+        ({"label_names": ["a"]}, "for 1 label names"),
+        ({"label_names": ["a", "a"]}, "duplicate label name 'a'"),
+        ({"ids": np.array([{}, 1, 2], object)}, "torn .npz file, or another kind of file .*Object arrays"),
+        ({"image": IMAGE[:0], "text": TEXT[:0], "text_offsets": None, "labels": LABELS[:0]}, "the data set is empty"),
+    ],
+)
+def test_an_npz_that_does_not_fit_is_refused_with_file_and_sentence(tmp_path, changed, sentence):
+    path = npz(tmp_path, **changed)
+    with pytest.raises(DataError, match=sentence) as caught:
+        FeatureStore.open(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_an_npz_without_anything_is_refused(tmp_path):
+    np.savez(tmp_path / "ready.npz")
+    with pytest.raises(DataError, match=r"no image, text, labels; it has nothing"):
+        FeatureStore.open(tmp_path / "ready.npz")
+
+
+def test_an_npz_cut_anywhere_is_refused_with_a_sentence(tmp_path):
+    path = npz(tmp_path)
+    raw = path.read_bytes()
+    for length in range(0, len(raw), 37):
+        path.write_bytes(raw[:length])
+        with pytest.raises(DataError, match=r"ready\.npz: torn .npz file, or another kind of file"):
+            FeatureStore.open(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "no such file"), (b"hello", "another kind of file"), (b"\x93NUMPY", "another kind of file")],
+)
+def test_a_file_that_is_no_npz_is_refused_with_a_sentence(tmp_path, content, sentence):
+    path = tmp_path / "ready.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"ready\.npz: .*{sentence}"):
+        FeatureStore.open(path)
+
+
+@pytest.mark.parametrize("changed", [{"image": np.float32(1)}, {"text": np.float32(1)}, {"ids": np.array("a")}])
+def test_a_single_number_for_an_array_is_refused_with_a_sentence(tmp_path, changed):
+    with pytest.raises(DataError, match=r"ready\.npz"):
+        FeatureStore.open(npz(tmp_path, **changed))
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[0, 1, 4, 4], [0, 1, 2, 3], [1, 2, 4, 5], [0, 1, 4, 9], [0, 4, 1, 5], [0, 1, 1, 5], ["a", "b", "c", "d"]],
+    ids=["an item without text", "rows left over", "first row skipped", "beyond", "falling", "empty", "letters"],
+)
+def test_text_offsets_that_do_not_cover_the_texts_are_refused(tmp_path, offsets):
+    with pytest.raises(DataError, match=r"ready\.npz"):
+        FeatureStore.open(npz(tmp_path, text_offsets=offsets))
+
+
+def test_names_stored_as_bytes_are_read_as_text(tmp_path):
+    assert FeatureStore.open(npz(tmp_path, ids=np.array([b"a", b"b", b"c"]))).dataset.ids == ("a", "b", "c")
+
+
+# Pairs
+
+
+def test_pairs_take_all_texts_of_the_rows_in_the_order_given():
+    pairs = several_texts().take([2, 1])
+    assert np.array_equal(pairs.image, IMAGE[[2, 1]])
+    assert np.array_equal(pairs.text, TEXT[[4, 1, 2, 3]])
+    assert pairs.offsets.tolist() == [0, 1, 4]
+    assert pairs.labels.tolist() == LABELS[[2, 1]].tolist()
+
+
+def test_the_mean_text_is_the_mean_of_each_items_texts():
+    assert several_texts().take([0, 1, 2]).mean_text == pytest.approx(np.array(MEAN_TEXT))
+    assert several_texts().take([1]).mean_text == pytest.approx(np.array(MEAN_TEXT)[[1]])
+
+
+def test_the_mean_of_one_text_is_the_text_itself(planted_pairs):
+    assert planted_pairs.mean_text is planted_pairs.text
+
+
+def test_random_rows_of_random_texts_come_out_as_a_plain_loop_finds_them(planted_store):
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 5, len(planted_store))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    text = rng.normal(size=(offsets[-1], 3))
+    store = FeatureStore(planted_store.dataset, planted_store.image, text, offsets, planted_store.recipe)
+    rows = rng.permutation(len(store))[:50]
+    expected = [text[offsets[row] : offsets[row + 1]].mean(axis=0) for row in rows]
+    assert store.take(rows).mean_text == pytest.approx(np.array(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", [[], np.array([], int)])
+def test_no_rows_are_no_pairs(rows):
+    pairs = several_texts().take(rows)
+    assert len(pairs) == 0 and pairs.image.shape == (0, 4) and pairs.mean_text.shape == (0, 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_a_value_that_is_not_finite_is_refused_with_its_place(modality, value):
+    arrays = {"image": IMAGE.copy(), "text": TEXT.copy()}
+    arrays[modality][2, 1] = value
+    with pytest.raises(DataError, match=f"{modality} features: row 2, column 1 is {value}; every value must be finite"):
+        Pairs(arrays["image"], arrays["text"], OFFSETS, LABELS)
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_a_value_that_is_not_finite_is_named_by_its_file_and_its_row_in_it(tmp_path, modality):
+    arrays = {"image": IMAGE.copy(), "text": TEXT.copy()}
+    arrays[modality][-1, 1] = np.nan
+    row = len(arrays[modality]) - 1
+    with pytest.raises(DataError, match=rf"ready\.npz: {modality} features: row {row}, column 1 is nan"):
+        FeatureStore.open(npz(tmp_path, **arrays)).take([2, 0])
+
+
+def test_a_value_that_is_not_finite_is_found_wherever_it_is_and_called_as_asked():
+    for row in range(10):
+        wrong = np.zeros((10, 3))
+        wrong[row, 2] = np.nan
+        with pytest.raises(DataError, match=f"x: row {row}, column 2 is nan"):
+            require_finite(wrong, "x")
+        with pytest.raises(DataError, match=f"x: row {row + 100}, column 2 is nan"):
+            require_finite(wrong, "x", np.arange(100, 110))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"image": IMAGE[:2]}, "features: 2 image rows, 3 label rows; must be equal"),
+        ({"text": TEXT[:4]}, "text offsets: run from 0 to 5, the text features from 0 to 4"),
+        ({"labels": LABELS[:2]}, "features: 3 image rows, 2 label rows; must be equal"),
+        ({"offsets": np.array([0, 5])}, r"text offsets: need 4 integers for 3 items, got int64 \(2,\)"),
+        ({"offsets": np.array([0, 1, 1, 5])}, "text offsets: item 1 has no text row"),
+        ({"offsets": np.array([0, 3, 2, 5])}, "text offsets: item 1 has no text row"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(changed, sentence):
+    arrays = {"image": IMAGE, "text": TEXT, "offsets": OFFSETS, "labels": LABELS, **changed}
+    with pytest.raises(DataError, match=sentence):
+        Pairs(**arrays)
+
+
+def test_pairs_whose_first_text_belongs_to_nobody_are_refused():
+    with pytest.raises(DataError):
+        Pairs(IMAGE, TEXT, np.array([1, 2, 4, 5]), LABELS)
+
+
+# Stores
+
+
+def test_a_store_comes_back_as_it_was_saved(tmp_path):
+    store = several_texts()
+    store.save(tmp_path / "store")
+    loaded = FeatureStore.open(tmp_path / "store")
+    assert (loaded.dataset.ids, loaded.dataset.images) == (store.dataset.ids, store.dataset.images)
+    assert (loaded.dataset.texts, loaded.dataset.label_names) == (store.dataset.texts, store.dataset.label_names)
+    assert np.array_equal(loaded.dataset.labels, LABELS)
+    assert np.array_equal(loaded.image, IMAGE) and np.array_equal(loaded.text, TEXT)
+    assert loaded.offsets.tolist() == OFFSETS.tolist()
+    assert loaded.recipe == store.recipe and loaded.recipe.image.versions == {"torch": "2.4"}
+    assert loaded.skipped == store.skipped
+    assert loaded.fingerprint() == store.fingerprint()
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("labels", [np.zeros((3, 0), np.uint8), np.zeros((3, 2), np.uint8)])
+def test_a_store_without_any_label_comes_back(tmp_path, labels):
+    store = FeatureStore.open(npz(tmp_path, labels=labels))
+    store.save(tmp_path / "store")
+    assert FeatureStore.open(tmp_path / "store").fingerprint() == store.fingerprint()
+
+
+def test_an_opened_store_stays_on_disk(tmp_path):
+    several_texts().save(tmp_path / "store")
+    assert isinstance(FeatureStore.open(tmp_path / "store").image, np.memmap)
+
+
+def test_saving_over_something_is_refused(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "precious").write_text("kept")
+    with pytest.raises(DataError, match=r"store: exists already. Choose another folder or delete it first"):
+        several_texts().save(tmp_path / "store")
+    assert (tmp_path / "store" / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["image.npy", "text.npy", "offsets.npy", "items.parquet", "store.json"])
+@pytest.mark.parametrize("harm", ["gone", "cut in the header", "cut at the end"])
+def test_a_torn_store_is_refused_with_a_sentence(tmp_path, name, harm):
+    store = tmp_path / "store"
+    several_texts().save(store)
+    raw = (store / name).read_bytes()
+    (store / name).unlink()
+    if harm != "gone":
+        (store / name).write_bytes(raw[: 5 if "header" in harm else -3])
+    with pytest.raises((FormatError, DataError), match=str(store)):
+        FeatureStore.open(store)
+
+
+@pytest.mark.parametrize("name", ["image.npy", "text.npy", "offsets.npy"])
+def test_a_store_with_an_empty_file_is_refused_with_a_sentence(tmp_path, name):
+    several_texts().save(tmp_path / "store")
+    (tmp_path / "store" / name).write_bytes(b"")
+    with pytest.raises(FormatError, match=r"an array is missing or torn .* Make the features again"):
+        FeatureStore.open(tmp_path / "store")
+
+
+def test_an_array_of_another_store_is_refused(tmp_path):
+    several_texts().save(tmp_path / "store")
+    np.save(tmp_path / "store" / "text.npy", TEXT[:4])
+    with pytest.raises(FormatError, match=r"text\.npy has shape \(4, 2\), recorded is \[5, 2\]"):
+        FeatureStore.open(tmp_path / "store")
+
+
+def test_a_newer_store_is_refused_with_the_remedy(tmp_path):
+    several_texts().save(tmp_path / "store")
+    path = tmp_path / "store" / "store.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+    with pytest.raises(FormatError, match=r"format version 99.*Upgrade multibit"):
+        FeatureStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("field", ["recipe", "label_names", "shapes", "skipped"])
+def test_a_store_whose_header_misses_a_field_is_refused_with_a_sentence(tmp_path, field):
+    several_texts().save(tmp_path / "store")
+    path = tmp_path / "store" / "store.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != field}))
+    with pytest.raises(FormatError, match=r"store\.json"):
+        FeatureStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("content", [None, "a folder"])
+def test_what_is_no_store_is_refused(tmp_path, content):
+    if content:
+        (tmp_path / "store").mkdir()
+    with pytest.raises(FormatError, match=r"store\.json: no such file, so this is not a complete multibit feature st"):
+        FeatureStore.open(tmp_path / "store")
+
+
+# Identity
+
+
+@pytest.mark.parametrize(
+    "changed", [{"image": IMAGE + 1}, {"text": TEXT + 1}, {"labels": LABELS[::-1]}, {"ids": ["a", "b", "c"]}]
+)
+def test_the_fingerprint_follows_features_and_data(tmp_path, changed):
+    assert FeatureStore.open(npz(tmp_path)).fingerprint() != FeatureStore.open(npz(tmp_path, **changed)).fingerprint()
+
+
+def test_the_fingerprint_follows_which_text_belongs_to_which_item(tmp_path):
+    test_the_fingerprint_follows_features_and_data(tmp_path, {"text_offsets": [0, 2, 4, 5]})
+
+
+@pytest.mark.parametrize(
+    ("modality", "key", "value"),
+    [
+        ("image", "name", "other"), ("image", "weights", "w9"), ("image", "dimension", 5),
+        ("image", "preprocessing", "round"), ("text", "name", "other"), ("text", "dimension", 1),
+    ],
+)  # fmt: skip
+def test_features_of_another_recipe_are_refused_with_the_difference(modality, key, value):
+    recipe = several_texts().recipe
+    values = recipe.to_dict()
+    values[modality][key], trained = value, values[modality][key]
+    other = Recipe.from_dict(values)
+    assert other != recipe
+    with pytest.raises(
+        MismatchError,
+        match=f"{modality} features: the queries have {key} {value!r}, the model was trained on {trained!r}. Make",
+    ):
+        recipe.require(other, "the queries")
+
+
+def test_recipes_that_differ_in_versions_only_are_the_same():
+    recipe = several_texts().recipe
+    values = json.loads(json.dumps(recipe.to_dict()))
+    values["image"]["versions"] = {"torch": "9.9"}
+    other = Recipe.from_dict(values)
+    recipe.require(other, "the queries")
+    assert other == recipe

@@ -1,0 +1,354 @@
+"""Files survive crashes: a reader finds the old file or the new one, and a sentence where it is neither."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from multibit.errors import FormatError
+from multibit.files import fingerprint, read_arrays, read_json, replacing, write_arrays, write_json
+
+ARRAYS = {
+    "words": np.arange(6, dtype=np.uint64).reshape(2, 3),
+    "nothing": np.zeros((0, 4), np.uint16),
+    "half": np.array([[0.5], [-1.25]], np.float16),
+}
+
+
+def write_sample(path: Path, version: int = 1) -> bytes:
+    write_arrays(path, ARRAYS, {"bits": 128, "model": "a1b2", "title": "naïve 日本"}, kind="index", version=version)
+    return path.read_bytes()
+
+
+def header_length(raw: bytes) -> int:
+    """Bytes of a safetensors file before its arrays: a little-endian length, then so much JSON."""
+    return 8 + int.from_bytes(raw[:8], "little")
+
+
+def flipped(raw: bytes, place: int, bit: int) -> bytes:
+    changed = bytearray(raw)
+    changed[place] ^= 1 << bit
+    return bytes(changed)
+
+
+# Replacing
+
+
+def test_a_finished_write_leaves_the_content_and_no_other_name(tmp_path):
+    target = tmp_path / "new folder" / "note.txt"
+    with replacing(target) as temporary:
+        temporary.write_text("whole")
+        assert not target.exists()
+    assert target.read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, OSError, KeyboardInterrupt, SystemExit])
+def test_a_write_that_fails_midway_leaves_the_old_content_and_no_other_name(tmp_path, failure):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+    with pytest.raises(failure), replacing(target) as temporary:
+        temporary.write_text("hal")
+        raise failure
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_fails_midway_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), replacing(tmp_path / "store") as temporary:
+        temporary.mkdir()
+        (temporary / "half.npy").write_bytes(b"ha")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_never_replaces_a_folder_that_holds_something(tmp_path):
+    target = tmp_path / "store"
+    target.mkdir()
+    (target / "precious").write_text("kept")
+    with pytest.raises(OSError), replacing(target) as temporary:
+        temporary.mkdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["store", "precious"]
+
+
+def test_the_content_is_on_disk_before_it_takes_the_name(tmp_path, monkeypatch):
+    order = []
+    flush, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (order.append("flush"), flush(descriptor))[1])
+    monkeypatch.setattr(Path, "replace", lambda self, target: (order.append("rename"), rename(self, target))[1])
+    write_json(tmp_path / "a.json", {}, kind="note", version=1)
+    assert order == ["flush", "rename", "flush"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_what_is_written_may_be_read_by_those_whom_the_user_lets(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_json(tmp_path / "a.json", {}, kind="note", version=1)
+        write_sample(tmp_path / "a.index")
+        with replacing(tmp_path / "folder") as temporary:
+            temporary.mkdir()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"a.json": 0o666 & ~mask, "a.index": 0o666 & ~mask, "folder": 0o777 & ~mask}
+
+
+# Disk full
+
+
+@pytest.fixture(params=["while writing", "while flushing"])
+def disk_full(request, monkeypatch):
+    """A context in which the disk is full: no file may grow past 100 bytes, or the flush to the disk fails."""
+
+    def no_space(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    @contextlib.contextmanager
+    def full():
+        if request.param == "while flushing":
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", no_space)
+                yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return full
+
+
+def test_a_full_disk_leaves_the_old_arrays(tmp_path, disk_full):
+    path = tmp_path / "a.index"
+    old = write_sample(path)
+    with disk_full(), pytest.raises(OSError, match=r"No space left on device|File too large"):
+        write_arrays(path, {"other": np.ones(1000)}, {}, kind="index", version=1)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_json(tmp_path, disk_full):
+    path = tmp_path / "a.json"
+    write_json(path, {"value": "old"}, kind="note", version=1)
+    with disk_full(), pytest.raises(OSError, match=r"No space left on device|File too large"):
+        write_json(path, {"value": "new" * 100}, kind="note", version=1)
+    assert read_json(path, kind="note", version=1)["value"] == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# JSON
+
+
+def test_json_comes_back_as_written_and_is_readable_by_people(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"title": "naïve 日本 👁", "numbers": [1, 2.5, None]}, kind="note", version=3)
+    expected = {"format": "multibit note", "version": 3, "title": "naïve 日本 👁", "numbers": [1, 2.5, None]}
+    assert read_json(path, kind="note", version=3) == expected
+    assert "naïve 日本 👁" in path.read_text(encoding="utf-8")
+
+
+def test_json_of_an_older_version_is_read(tmp_path):
+    write_json(tmp_path / "a.json", {"x": 1}, kind="note", version=1)
+    assert read_json(tmp_path / "a.json", kind="note", version=2)["x"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, r"a\.json: no such file, so this is not a complete multibit note"),
+        (b"", r"a\.json: not readable as JSON .*torn or was edited"),
+        (b'{"format": "multibit no', r"a\.json: not readable as JSON .*torn or was edited"),
+        (b'{"x": "\xff"}', r"a\.json: not readable as JSON .*torn or was edited"),
+        (b"[1, 2]", r"a\.json: expected a multibit note, found some other file"),
+        (b'{"x": 1}', r"a\.json: expected a multibit note, found some other file"),
+        (b'{"format": "multibit index", "version": 1}', r"a\.json: expected a multibit note, found multibit index"),
+        (b'{"format": "multibit note", "version": 3}', r"a\.json: written in format version 3.*up to 2.*Upgrade"),
+    ],
+    ids=["missing", "empty", "torn", "not UTF-8", "a list", "no header", "another kind", "newer"],
+)
+def test_json_that_is_not_ours_is_refused_with_a_sentence(tmp_path, content, sentence):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FormatError, match=sentence):
+        read_json(path, kind="note", version=2)
+
+
+@pytest.mark.parametrize("version", ["x", None, [1]])
+def test_json_with_a_version_that_is_no_number_is_refused_with_a_sentence(tmp_path, version):
+    (tmp_path / "a.json").write_text(json.dumps({"format": "multibit note", "version": version}))
+    with pytest.raises(FormatError, match="version"):
+        read_json(tmp_path / "a.json", kind="note", version=1)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i8", "f2", "f4", "f8", "?"])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 4), (3, 0)])
+def test_arrays_come_back_as_written(tmp_path, dtype, shape):
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    write_arrays(tmp_path / "a", {"x": array}, {"n": 1}, kind="index", version=1)
+    arrays, header = read_arrays(tmp_path / "a", kind="index", version=1)
+    assert arrays["x"].dtype == array.dtype and arrays["x"].shape == shape
+    assert np.array_equal(arrays["x"], array)
+    assert header == {"n": 1}
+
+
+def test_arrays_that_are_views_come_back_by_value(tmp_path):
+    array = np.arange(24).reshape(4, 6)
+    write_arrays(tmp_path / "a", {"t": array.T, "s": array[::2, 1::2]}, {}, kind="index", version=1)
+    arrays, _ = read_arrays(tmp_path / "a", kind="index", version=1)
+    assert np.array_equal(arrays["t"], array.T) and np.array_equal(arrays["s"], array[::2, 1::2])
+
+
+def test_changing_what_was_read_never_reaches_the_file(tmp_path):
+    before = write_sample(tmp_path / "a")
+    arrays, _ = read_arrays(tmp_path / "a", kind="index", version=1)
+    arrays["words"][...] = 0
+    del arrays
+    assert (tmp_path / "a").read_bytes() == before
+
+
+def test_a_header_keeps_unicode_and_nesting(tmp_path):
+    header = {"title": 'naïve 日本 👁 " \\ \n', "deep": {"list": [1, None, True]}}
+    write_arrays(tmp_path / "a", {}, header, kind="index", version=1)
+    assert read_arrays(tmp_path / "a", kind="index", version=1)[1] == header
+
+
+def test_arrays_cut_anywhere_are_refused_with_a_sentence(tmp_path):
+    path = tmp_path / "a"
+    raw = write_sample(path)
+    for length in range(len(raw)):
+        path.write_bytes(raw[:length])
+        with pytest.raises(FormatError, match=r"/a: .*(torn|checksum).*Make it again or restore a copy"):
+            read_arrays(path, kind="index", version=1)
+
+
+def test_arrays_with_bytes_appended_are_refused(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(write_sample(path) + b"\0")
+    with pytest.raises(FormatError, match="torn"):
+        read_arrays(path, kind="index", version=1)
+
+
+def test_a_changed_array_is_read_unseen_only_when_asked_not_to_verify(tmp_path):
+    path = tmp_path / "a"
+    raw = write_sample(path)
+    path.write_bytes(flipped(raw, len(raw) - 1, 0))
+    assert set(read_arrays(path, kind="index", version=1, verify=False)[0]) == set(ARRAYS)
+    with pytest.raises(FormatError, match="checksum"):
+        read_arrays(path, kind="index", version=1)
+
+
+def test_a_flipped_bit_anywhere_in_the_arrays_is_refused(tmp_path):
+    path = tmp_path / "a"
+    raw = write_sample(path)
+    for place in range(header_length(raw), len(raw)):
+        path.write_bytes(flipped(raw, place, place % 8))
+        with pytest.raises(FormatError, match=r"does not match its checksum.*Make it again or restore a copy"):
+            read_arrays(path, kind="index", version=1)
+
+
+def test_a_flipped_bit_in_the_header_is_refused_or_changes_nothing(tmp_path):
+    path = tmp_path / "a"
+    raw = write_sample(path)
+    _, header = read_arrays(path, kind="index", version=1)
+    for place in range(header_length(raw)):
+        path.write_bytes(flipped(raw, place, place % 8))
+        try:
+            arrays, found = read_arrays(path, kind="index", version=1)
+        except FormatError:
+            continue
+        assert found == header, f"byte {place}: read another header without a word"
+        assert all(np.array_equal(arrays[name], ARRAYS[name]) for name in ARRAYS)
+
+
+def test_missing_arrays_are_refused_with_a_sentence(tmp_path):
+    with pytest.raises(FormatError, match=r"nothing\.mbx: no such file; expected a multibit index"):
+        read_arrays(tmp_path / "nothing.mbx", kind="index", version=1)
+
+
+def test_arrays_of_another_kind_are_refused_by_name(tmp_path):
+    write_sample(tmp_path / "a")
+    with pytest.raises(FormatError, match="expected a multibit codes, found multibit index"):
+        read_arrays(tmp_path / "a", kind="codes", version=1)
+
+
+def test_arrays_of_a_newer_version_are_refused_with_the_remedy(tmp_path):
+    write_sample(tmp_path / "a", version=7)
+    with pytest.raises(FormatError, match=r"format version 7, this multibit reads up to 1. Upgrade multibit"):
+        read_arrays(tmp_path / "a", kind="index", version=1)
+
+
+def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
+    save_file({"x": np.ones(3)}, tmp_path / "a")
+    with pytest.raises(FormatError, match="expected a multibit index, found some other file"):
+        read_arrays(tmp_path / "a", kind="index", version=1)
+
+
+def test_a_header_without_checksum_is_refused_with_a_sentence(tmp_path):
+    save_file({"x": np.ones(3)}, tmp_path / "a", metadata={"format": "multibit index", "version": "1"})
+    with pytest.raises(FormatError, match="/a: "):
+        read_arrays(tmp_path / "a", kind="index", version=1)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n" * 9, b"\0" * 100])
+def test_any_other_file_is_refused_with_a_sentence(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(FormatError, match="torn or not a multibit index"):
+        read_arrays(tmp_path / "a", kind="index", version=1)
+
+
+# Fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("b", np.arange(6, dtype=np.int32)),
+        ("a", np.arange(6, dtype=np.int64)),
+        ("a", np.arange(6, dtype=np.int32).reshape(2, 3)),
+        ("a", np.arange(6, dtype=np.int32)[::-1]),
+        ("a", np.arange(7, dtype=np.int32)),
+        ("a",),
+        (np.arange(6, dtype=np.int32), "a"),
+    ],
+    ids=["value", "type", "shape", "order in the array", "size", "missing part", "order of the parts"],
+)
+def test_a_fingerprint_changes_with(other):
+    assert fingerprint("a", np.arange(6, dtype=np.int32)) != fingerprint(*other)
+
+
+def test_a_fingerprint_tells_where_one_number_ends():
+    assert fingerprint(1, 23) != fingerprint(12, 3)
+
+
+def test_a_fingerprint_looks_at_values_not_at_memory():
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    assert fingerprint(array.T) == fingerprint(array.T.copy())
+    assert fingerprint(array[::2]) == fingerprint(array[::2].copy())
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    code = "from multibit.files import fingerprint; print(fingerprint({'b': 'naïve', 'a': [1, None]}, ('x', 'y')))"
+    expected = fingerprint({"b": "naïve", "a": [1, None]}, ("x", "y"))
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONUTF8": "1"}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

@@ -1,0 +1,584 @@
+"""The index: what was added is found, what is wrong is refused, what was saved comes back."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multibit import Codes, Index
+from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
+from multibit.files import read_arrays, write_arrays
+
+BITS = np.random.default_rng(3).integers(0, 2, (12, 40), np.uint8)
+QUERIES = np.random.default_rng(4).integers(0, 2, (5, 40), np.uint8)
+
+
+def codes(rows=slice(None), bits: int = 40) -> Codes:
+    return Codes.from_bits(BITS[rows, :bits])
+
+
+def filled(model: str = "model a") -> Index:
+    index = Index(model)
+    payloads = [{"row": row, "even": row % 2 == 0, "labels": ["日本", f"l{row % 3}"]} for row in range(12)]
+    index.add([f"item {row}" for row in range(12)], codes(), payloads)
+    return index
+
+
+def ids(index: Index) -> list:
+    return [index.ids[row] for row in range(len(index))]
+
+
+def content(index: Index):
+    payloads = [index.payloads[row] for row in range(len(index))]
+    return ids(index), payloads, index.model, None if index.codes is None else index.codes.to_bits().tolist()
+
+
+def plain_search(query: np.ndarray, k: int, bits: int, rows=range(12)) -> list[tuple[int, int]]:
+    """The k nearest (distance, row) of some rows, by counting differing bits one by one."""
+    return sorted((sum(int(a != b) for a, b in zip(query[:bits], BITS[n, :bits], strict=True)), n) for n in rows)[:k]
+
+
+def found(result, number: int = 0) -> list[tuple[int, int]]:
+    count = result.counts[number]
+    return list(zip(result.distances[number, :count].tolist(), result.rows[number, :count].tolist(), strict=True))
+
+
+# Searching
+
+
+@pytest.mark.parametrize("bits", [1, 16, 17, 33, 40, None])
+@pytest.mark.parametrize("k", [1, 3, 12, 99])
+def test_the_nearest_items_are_found_at_every_length(bits, k):
+    result = filled().search(Codes.from_bits(QUERIES), k=k, bits=bits)
+    assert result.bits == (bits or 40)
+    assert len(result) == 5
+    for number, query in enumerate(QUERIES):
+        expected = plain_search(query, k, bits or 40)
+        assert found(result, number) == expected
+        assert result.ids[number] == [f"item {row}" for _, row in expected]
+
+
+def test_hits_carry_everything_about_the_items():
+    hits = filled().search(codes([7]), k=2, bits=33).hits()
+    assert (hits[0].rank, hits[0].id, hits[0].distance, hits[0].bits) == (1, "item 7", 0, 33)
+    assert hits[0].payload == {"row": 7, "even": False, "labels": ["日本", "l1"]}
+    (distance, row) = plain_search(BITS[7], 2, 33)[1]
+    assert (hits[1].rank, hits[1].id, hits[1].distance, hits[1].payload["row"]) == (2, f"item {row}", distance, row)
+
+
+def test_hits_are_those_of_the_query_asked_for():
+    result = filled().search(codes([4, 9]), k=1)
+    assert [result.hits(query)[0].id for query in range(2)] == ["item 4", "item 9"]
+
+
+def test_equal_distances_are_in_the_order_of_adding():
+    index = Index()
+    for name in "cab":
+        index.add([name], codes([0]))
+    assert index.search(codes([0]), k=3).ids == [["c", "a", "b"]]
+
+
+def test_an_item_added_later_is_found_and_an_older_result_keeps_its_answers():
+    index = Index()
+    index.add(["a"], codes([0]))
+    before = index.search(codes([1]), k=5)
+    index.add(["b"], codes([1]))
+    assert index.search(codes([1]), k=1).ids == [["b"]]
+    index.remove(["a"])
+    assert before.ids == [["a"]]
+
+
+def test_queries_may_be_longer_than_the_index_but_not_shorter():
+    index = Index()
+    index.add(["a", "b"], codes([0, 1], bits=16))
+    assert index.search(codes([1]), k=1).ids == index.search(codes([1]), k=1, bits=16).ids == [["b"]]
+    with pytest.raises(DataError, match="bits: asked for a prefix of 40 bits, these codes have 1 to 16"):
+        filled().search(codes([1], bits=16))
+
+
+@pytest.mark.parametrize("make", [Index, filled])
+@pytest.mark.parametrize("k", [0, -1])
+def test_fewer_than_one_hit_is_refused(make, k):
+    with pytest.raises(DataError, match=f"k: need at least 1 .*, got {k}"):
+        make().search(codes([0]), k=k)
+
+
+@pytest.mark.parametrize("make", [Index, filled])
+@pytest.mark.parametrize("bits", [0, -1, 41])
+def test_a_length_that_the_codes_do_not_have_is_refused(make, bits):
+    with pytest.raises(DataError, match=f"bits: asked for a prefix of {bits} bits, these codes have 1 to 40"):
+        make().search(codes([0]), bits=bits)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_an_empty_index_answers_with_nothing(bits):
+    result = Index().search(codes([0, 1]), k=3, bits=bits)
+    assert len(result) == 2
+    assert result.ids == [[], []] and result.hits(1) == []
+    assert result.bits == (bits or 40)
+
+
+def test_no_query_has_no_answer():
+    result = filled().search(codes(slice(0)), k=3)
+    assert len(result) == 0 and result.ids == []
+
+
+def test_an_unknown_engine_names_the_known_ones():
+    with pytest.raises(ConfigError, match="engine 'magic' is unknown; there are exact, "):
+        Index(engine="magic")
+
+
+# Searching among some
+
+
+@pytest.mark.parametrize("distance", [0, 15, 20, 40, 99])
+def test_items_farther_than_a_distance_are_left_out(distance):
+    result = filled().search(Codes.from_bits(QUERIES), k=4, max_distance=distance)
+    for number, query in enumerate(QUERIES):
+        expected = [pair for pair in plain_search(query, 4, 40) if pair[0] <= distance]
+        assert found(result, number) == expected
+        assert [hit.id for hit in result.hits(number)] == [f"item {row}" for _, row in expected]
+        assert (result.rows[number, len(expected) :] == -1).all()
+
+
+FILTERS = {
+    "some ids": ({"among": ["item 3", "item 8", "item 3"]}, lambda row: row in (3, 8)),
+    "no id": ({"among": []}, lambda row: False),
+    "a value": ({"where": {"even": True}}, lambda row: row % 2 == 0),
+    "a value in a list": ({"where": {"labels": "l2"}}, lambda row: row % 3 == 2),
+    "a whole list": ({"where": {"labels": ["日本", "l2"]}}, lambda row: row % 3 == 2),
+    "two values": ({"where": {"even": True, "labels": "l0"}}, lambda row: row % 6 == 0),
+    "no condition": ({"where": {}}, lambda row: True),
+    "a value that nobody has": ({"where": {"even": "yes"}}, lambda row: False),
+    "a field that nobody has": ({"where": {"odd": True}}, lambda row: False),
+    "ids and a value": ({"among": ["item 3", "item 8"], "where": {"even": True}}, lambda row: row == 8),
+    "a value, near": ({"where": {"even": True}, "max_distance": 19}, lambda row: row % 2 == 0),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+@pytest.mark.parametrize("bits", [5, 40])
+def test_filters_come_before_the_ranking(case, bits):
+    options, wanted = FILTERS[case]
+    result = filled().search(Codes.from_bits(QUERIES), k=3, bits=bits, **options)
+    for number, query in enumerate(QUERIES):
+        nearest = plain_search(query, 3, bits, [row for row in range(12) if wanted(row)])
+        assert found(result, number) == [pair for pair in nearest if pair[0] <= options.get("max_distance", 40)]
+
+
+def test_an_unknown_id_to_search_among_is_refused():
+    with pytest.raises(DataError, match="id 'item 99' is not in the index of 12 items"):
+        filled().search(codes([0]), among=["item 1", "item 99"])
+
+
+def test_a_negative_distance_is_refused():
+    with pytest.raises(DataError, match="max_distance: must be at least 0, got -1"):
+        filled().search(codes([0]), max_distance=-1)
+
+
+def test_a_field_that_is_missing_is_not_null():
+    assert filled().search(codes([0]), where={"nobody has it": None}).ids == [[]]
+
+
+@pytest.mark.parametrize("bits", [7, 40])
+@pytest.mark.parametrize("options", [{}, {"candidates": 12}, {"where": {"even": True}}])
+def test_relaxed_queries_rank_by_the_inner_product(bits, options):
+    values = np.random.default_rng(5).uniform(-1, 1, (4, 40))
+    result = filled().search_relaxed(values, k=5, bits=bits, **options)
+    rows = np.arange(0, 12, 2 if "where" in options else 1)
+    for number, value in enumerate(values):
+        scores = (BITS[rows, :bits].astype(float) * 2 - 1) @ value[:bits]
+        best = np.lexsort((rows, -scores))[:5]
+        assert result.ids[number] == [f"item {row}" for row in rows[best]]
+        assert [hit.distance for hit in result.hits(number)] == pytest.approx(scores[best].tolist(), abs=1e-9)
+
+
+# Adding
+
+BAD = {
+    "fewer ids": (["x"], codes([0, 1]), None, "1 ids, 2 codes, 1 payloads: must be equal"),
+    "fewer codes": (["x", "y"], codes([0]), None, "2 ids, 1 codes, 2 payloads: must be equal"),
+    "fewer payloads": (["x", "y"], codes([0, 1]), [{}], "2 ids, 2 codes, 1 payloads: must be equal"),
+    "known id": (["x", "item 3"], codes([0, 1]), None, "id 'item 3' is in the index already"),
+    "id twice": (["x", "x"], codes([0, 1]), None, "id 'x' is given twice"),
+    "number twice": ([5, 5], codes([0, 1]), None, "id 5 is given twice"),
+    "id is a float": ([1.5], codes([0]), None, r"id 1\.5: all ids of an index must be strings, or all must be int"),
+    "id is a truth value": ([True], codes([0]), None, "id True: all ids of an index must be strings, or all must be"),
+    "id is nothing": ([None], codes([0]), None, "id None: all ids of an index must be strings, or all must be int"),
+    "ids are mixed": (["x", 1], codes([0, 1]), None, "id 'x': all ids of an index must be strings, or all must be"),
+    "another kind": ([1], codes([0]), None, "ids of kind integer do not fit an index with ids of kind string"),
+    "counted": (None, codes([0]), None, "the index has ids of kind string, so the new items need ids too"),
+    "shorter codes": (["x"], codes([0], bits=32), None, "codes of 32 bits do not fit an index of 40 bits"),
+    "longer codes": (["x"], Codes.from_bits(np.ones((1, 41))), None, "codes of 41 bits do not fit an index of 40 bits"),
+    "payload is a set": (["x", "y"], codes([0, 1]), [{}, {"a": {1}}], "payload of id 'y' is not JSON: .*set"),
+    "payload is a path": (["x"], codes([0]), [{"a": Path("x")}], "payload of id 'x' is not JSON: .*Path"),
+    "payload is NaN": (["x"], codes([0]), [{"a": float("nan")}], "payload of id 'x' is not JSON"),
+    "payload is an array": (["x"], codes([0]), [{"a": np.ones(2)}], "payload of id 'x' is not JSON: .*ndarray"),
+    "payload is a list": (["x"], codes([0]), [[1]], "payload of id 'x' must be a JSON object, got list"),
+    "payload is a text": (["x"], codes([0]), ["text"], "payload of id 'x' must be a JSON object, got str"),
+}
+ADD_ONLY = ("known id", "counted")
+
+
+@pytest.mark.parametrize(
+    ("change", "case"), [("add", case) for case in BAD] + [("upsert", case) for case in BAD if case not in ADD_ONLY]
+)
+def test_what_is_wrong_is_refused_and_changes_nothing(change, case):
+    names, new, payloads, sentence = BAD[case]
+    index = filled()
+    with pytest.raises(DataError, match=sentence):
+        getattr(index, change)(names, new, payloads)
+    assert content(index) == content(filled())
+    assert len(found(index.search(codes([0]), k=99))) == 12
+    index.add(["x", "y"], codes([0, 1]))  # refused ids stay free
+    assert len(index) == 14
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["a", "b", ""], "string"),
+        ([7, -1, 2**62], "integer"),
+        (np.array([7, 3, 5]), "integer"),
+        (np.array(["x", "日本", "👁"]), "string"),
+        (None, "range"),
+        (range(5, 8), "range"),
+    ],
+)
+def test_ids_are_strings_integers_or_counted(tmp_path, names, kind):
+    index = Index()
+    index.add(names, codes([0, 1, 2]))
+    expected = [0, 1, 2] if names is None else list(names)
+    assert ids(index) == expected and index.ids.kind == kind
+    assert {type(name) for name in ids(index)} == {str if kind == "string" else int}
+    index.save(tmp_path / "a.mbx")
+    assert ids(Index.load(tmp_path / "a.mbx")) == expected
+    assert Index.load(tmp_path / "a.mbx").search(codes([1]), k=1).ids == [[expected[1]]]
+
+
+@pytest.mark.parametrize("step", ["saved", "added to"])
+def test_every_second_number_is_an_id_as_well(tmp_path, step):
+    index = Index()
+    index.add(range(0, 4, 2), codes([0, 1]))
+    if step == "saved":
+        index.save(tmp_path / "a.mbx")
+        index = Index.load(tmp_path / "a.mbx")
+        assert ids(index) == [0, 2]
+    else:
+        index.add(range(4, 6), codes([2, 3]))
+        assert ids(index) == [0, 2, 4, 5]
+        assert len(index.ids) == len(index.codes)
+
+
+@pytest.mark.parametrize(
+    ("name", "payload"), [(2**64, {}), ("\ud83d", {}), ("x", {"text": "\udcff"})], ids=["number", "id", "payload"]
+)
+def test_what_no_column_can_hold_is_refused_with_a_sentence(name, payload):
+    with pytest.raises(DataError, match="id "):
+        Index().add([name], codes([0]), [payload])
+
+
+def test_counted_ids_go_on_counting():
+    index = Index()
+    index.add(None, codes([0, 1]))
+    index.add(None, codes([2, 3]))
+    assert ids(index) == [0, 1, 2, 3] and index.ids.kind == "range"
+    with pytest.raises(DataError, match="id 3 is in the index already"):
+        index.add([3], codes([0]))
+    index.add([9], codes([4]))
+    assert ids(index) == [0, 1, 2, 3, 9]
+
+
+def test_counted_ids_go_on_counting_after_a_removal():
+    index = Index()
+    index.add(None, codes([0, 1, 2]))
+    index.remove([0])
+    index.add(None, codes([3]))
+    assert ids(index) == [1, 2, 3]
+
+
+def test_adding_nothing_changes_nothing():
+    index = filled()
+    index.add([], codes(slice(0)))
+    assert content(index) == content(filled())
+
+
+def test_a_payload_is_any_mapping_and_reads_as_json():
+    index = Index()
+    index.add(["x", "y"], codes([0, 1]), [types.MappingProxyType({"a": (1, 2)}), {1: None}])
+    assert [index.payloads[row] for row in range(2)] == [{"a": [1, 2]}, {"1": None}]
+
+
+def test_a_payload_that_the_caller_changes_later_stays_as_it_was():
+    payload = {"a": [1]}
+    index = Index()
+    index.add(["x"], codes([0]), [payload])
+    payload["a"].append({2})
+    index.search(codes([0])).hits()[0].payload["a"] = "spoiled"
+    assert index.payloads[0] == {"a": [1]}
+
+
+def test_items_with_and_without_payload_may_be_mixed():
+    index = Index()
+    index.add(["a"], codes([0]))
+    index.add(["b"], codes([1]), [{"x": 1}])
+    index.add(["c"], codes([2]))
+    assert [index.payloads[row] for row in range(3)] == [{}, {"x": 1}, {}]
+
+
+# Changing
+
+
+def test_an_upsert_replaces_in_place_and_appends_the_rest():
+    index = filled()
+    index.upsert(["new", "item 5", "item 2", "newer"], codes([0, 1, 3, 4]), [{"n": n} for n in range(4)])
+    assert ids(index) == [*ids(filled()), "new", "newer"]
+    expected = [BITS[row] for row in range(12)] + [BITS[0], BITS[4]]
+    expected[5], expected[2] = BITS[1], BITS[3]
+    assert index.codes.to_bits().tolist() == np.array(expected).tolist()
+    assert [index.payloads[row] for row in (5, 2, 12, 13)] == [{"n": 1}, {"n": 2}, {"n": 0}, {"n": 3}]
+    assert index.payloads[3] == filled().payloads[3]
+
+
+def test_an_upsert_into_an_empty_index_is_an_add():
+    index = Index()
+    index.upsert(["a", "b"], codes([0, 1]))
+    assert ids(index) == ["a", "b"]
+
+
+def test_removed_items_are_found_no_more_and_the_others_keep_their_order():
+    index = filled()
+    index.remove(["item 7", "item 0", "item 7"])
+    kept = [row for row in range(12) if row not in (0, 7)]
+    assert ids(index) == [f"item {row}" for row in kept]
+    assert index.codes.to_bits().tolist() == BITS[kept].tolist()
+    expected = [f"item {row}" for _, row in plain_search(BITS[7], 99, 40, kept)]
+    assert index.search(codes([7]), k=99).ids == [expected]
+    index.add(["item 7"], codes([7]))
+    assert index.search(codes([7]), k=1).ids == [["item 7"]]
+
+
+def test_removing_an_unknown_id_is_refused_and_removes_nothing():
+    index = filled()
+    with pytest.raises(DataError, match="id 'item 99' is not in the index of 12 items"):
+        index.remove(["item 1", "item 99"])
+    assert content(index) == content(filled())
+
+
+def test_removing_everything_leaves_an_empty_index_that_takes_anything():
+    index = filled()
+    index.remove(ids(index))
+    assert len(index) == 0 and index.search(codes([0])).ids == [[]]
+    index.add([1, 2], codes([0, 1], bits=8))
+    assert ids(index) == [1, 2]
+
+
+def test_merged_parts_are_what_was_built_at_once():
+    payloads = [filled().payloads[row] for row in range(12)]
+    parts = []
+    for rows in (slice(0, 5), slice(5, 5), slice(5, 12)):
+        part = Index("model a")
+        part.add(ids(filled())[rows], codes(rows), payloads[rows])
+        parts.append(part)
+    assert content(Index.merge([parts[0], Index("model a"), *parts[1:]])) == content(filled())
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "sentence"),
+    [
+        ([], DataError, "nothing to merge: give at least one index"),
+        ([filled(), filled()], DataError, "id 'item 0' is in the index already"),
+        ([filled(), filled("model b")], MismatchError, "codes of model model b, not of model model a"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(parts, error, sentence):
+    with pytest.raises(error, match=sentence):
+        Index.merge(parts)
+
+
+def test_merging_changes_no_part():
+    part = filled()
+    merged = Index.merge([part])
+    merged.remove(["item 3"])
+    assert content(part) == content(filled())
+
+
+# Saving
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_an_index_comes_back_as_it_was_saved(tmp_path, verify):
+    index = filled()
+    index.add(["日本 👁", ""], codes([0, 1]), [{"a": [1, None, {"b": 2.5}]}, {"": True}])
+    index.save(tmp_path / "new folder" / "a.mbx")
+    loaded = Index.load(str(tmp_path / "new folder" / "a.mbx"), verify=verify)
+    assert content(loaded) == content(index)
+    assert loaded.search(codes(), k=5, bits=17).ids == index.search(codes(), k=5, bits=17).ids
+    assert files(tmp_path / "new folder") == ["a.mbx"]
+
+
+@pytest.mark.parametrize("bits", [1, 16, 31, 32, 64, 65, 128, 200])
+def test_codes_of_every_length_come_back(tmp_path, bits):
+    values = np.random.default_rng(bits).integers(0, 2, (3, bits))
+    index = Index()
+    index.add([0, 1, 2], Codes.from_bits(values))
+    index.save(tmp_path / "a.mbx")
+    assert np.array_equal(Index.load(tmp_path / "a.mbx").codes.to_bits(), values)
+
+
+def test_a_loaded_index_goes_on_and_knows_its_ids(tmp_path):
+    filled().save(tmp_path / "a.mbx")
+    index = Index.load(tmp_path / "a.mbx")
+    with pytest.raises(DataError, match="'item 3' is in the index already"):
+        index.add(["item 3"], codes([0]))
+    index.add(["new"], codes([0]))
+    index.remove(["item 1"])
+    assert index.search(codes([0]), k=2).ids == [["item 0", "new"]]
+
+
+def test_changes_reach_the_file_only_by_saving(tmp_path):
+    filled().save(tmp_path / "a.mbx")
+    before = (tmp_path / "a.mbx").read_bytes()
+    index = Index.load(tmp_path / "a.mbx")
+    index.codes.words[...] = 0
+    index.remove(["item 1"])
+    assert (tmp_path / "a.mbx").read_bytes() == before
+    index.save(tmp_path / "a.mbx")
+    assert len(Index.load(tmp_path / "a.mbx")) == 11
+
+
+def test_a_loaded_index_is_not_disturbed_when_its_file_is_replaced(tmp_path):
+    filled().save(tmp_path / "a.mbx")
+    reader = Index.load(tmp_path / "a.mbx")
+    writer = Index()
+    writer.add(["other"], codes([0]))
+    writer.save(tmp_path / "a.mbx")
+    (tmp_path / "a.mbx").unlink()
+    assert content(reader) == content(filled())
+
+
+def test_an_empty_index_is_not_saved(tmp_path):
+    with pytest.raises(DataError, match="the index is empty: delete its file instead of saving it"):
+        Index().save(tmp_path / "a.mbx")
+    assert files(tmp_path) == []
+
+
+def test_an_index_without_items_but_with_a_length_comes_back(tmp_path):
+    index = Index("m")
+    index.add([], codes(slice(0)))
+    index.save(tmp_path / "a.mbx")
+    assert content(Index.load(tmp_path / "a.mbx")) == ([], [], "m", [])
+
+
+@pytest.mark.parametrize("cut", [0, 7, 100, -1])
+def test_a_torn_index_is_refused(tmp_path, cut):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(FormatError, match=r"a\.mbx: torn or not a multibit index"):
+        Index.load(path, verify=False)
+
+
+def test_a_changed_index_is_refused(tmp_path):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(FormatError, match=r"a\.mbx: its content does not match its checksum"):
+        Index.load(path)
+
+
+def test_what_is_no_index_is_refused(tmp_path):
+    codes().save(tmp_path / "a.mbx")
+    with pytest.raises(FormatError, match=r"a\.mbx: expected a multibit index, found multibit codes"):
+        Index.load(tmp_path / "a.mbx")
+    with pytest.raises(FormatError, match=r"b\.mbx: no such file; expected a multibit index"):
+        Index.load(tmp_path / "b.mbx")
+
+
+def test_a_newer_index_is_refused_with_the_remedy(tmp_path):
+    filled().save(tmp_path / "a.mbx")
+    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
+    write_arrays(tmp_path / "a.mbx", arrays, header, kind="index", version=99)
+    with pytest.raises(FormatError, match=r"format version 99, this multibit reads up to \d+\. Upgrade multibit"):
+        Index.load(tmp_path / "a.mbx")
+
+
+# Editing a file that others write
+
+
+def test_an_edit_is_in_the_file_when_it_is_done(tmp_path):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    with Index.editing(path) as index:
+        index.remove(["item 1"])
+        assert len(Index.load(path)) == 12
+    assert len(Index.load(path)) == 11
+    assert files(tmp_path) == ["a.mbx"]
+
+
+def test_an_edit_that_fails_leaves_the_file_and_frees_it(tmp_path):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    before = path.read_bytes()
+    with pytest.raises(DataError, match="'item 99'"), Index.editing(path) as index:
+        index.remove(["item 1"])
+        index.remove(["item 99"])
+    assert path.read_bytes() == before
+    filled().save(path)
+
+
+@pytest.mark.parametrize("how", ["save", "editing"])
+def test_a_second_writer_is_refused_and_readers_are_not(tmp_path, how):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    sentence = r"a\.mbx: another process is writing .*Try again when it is done"
+    with Index.editing(path):
+        assert len(Index.load(path)) == 12
+        with pytest.raises(BusyError, match=sentence):
+            if how == "save":
+                Index.load(path).save(path)
+            else:
+                with Index.editing(path) as index:
+                    index.remove(["item 1"])
+    assert content(Index.load(path)) == content(filled())
+    filled().save(path)
+
+
+@pytest.mark.xfail(raises=BusyError, reason="the lock is on the folder, so one index of a pair blocks the other")
+def test_two_indexes_of_a_folder_may_be_edited_together(tmp_path):
+    for name in ("image.mbx", "text.mbx"):
+        filled().save(tmp_path / name)
+    with Index.editing(tmp_path / "image.mbx") as image, Index.editing(tmp_path / "text.mbx") as text:
+        image.remove(["item 1"])
+        text.remove(["item 1"])
+    assert len(Index.load(tmp_path / "image.mbx")) == len(Index.load(tmp_path / "text.mbx")) == 11
+
+
+def test_what_a_killed_writer_left_is_cleared_away_by_the_next_one_but_nothing_else(tmp_path):
+    for name in (".a.mbx.k1ll3d_x", ".b.mbx.k1ll3d_x", "a.mbx.mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").write_text("half")
+    filled().save(tmp_path / "a.mbx")
+    assert files(tmp_path) == [".b.mbx.k1ll3d_x", "a.mbx", "a.mbx.mine"]
+
+
+# The model
+
+
+def test_codes_of_the_same_model_are_let_in():
+    filled().require_model("model a")
+
+
+@pytest.mark.parametrize(("own", "named"), [("model a", "model a"), ("", "unknown")])
+def test_codes_of_another_model_are_refused(own, named):
+    sentence = f"holds codes of model {named}, not of model b. Build the index again with this model"
+    with pytest.raises(MismatchError, match=sentence):
+        Index(own).require_model("b")

@@ -1,0 +1,129 @@
+"""Compiled kernels where they can be kept on disk and where they cannot: searching works either way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from multibit.codes import Codes, hamming_distances, kernels
+from multibit.codes.distance import nearest
+
+SEARCH = """
+import json
+import numpy as np
+from multibit.codes import Codes, kernels
+from multibit.codes.distance import nearest
+
+bits = np.random.default_rng(0).integers(0, 2, (300, 40))
+found = nearest(Codes.from_bits(bits[:3]), Codes.from_bits(bits), 5, bits=23)
+print(json.dumps([found.rows.tolist(), found.distances.tolist(), kernels.nearest.stats.cache_path]))
+"""
+NOWHERE = """
+from numba.core import caching
+for kind in vars(caching).values():
+    if hasattr(kind, "_locator_classes"):
+        kind._locator_classes = []
+"""
+FULL = """
+import errno
+from numba.core import caching
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+caching.IndexDataCacheFile._open_for_write = full
+"""
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def expected():
+    bits = np.random.default_rng(0).integers(0, 2, (300, 40))[:, :23]
+    distances = (bits[:3, None] != bits).sum(axis=2)
+    rows = np.argsort(distances, axis=1, kind="stable")[:, :5]
+    return rows.tolist(), np.take_along_axis(distances, rows, axis=1).tolist()
+
+
+def answer(result):
+    assert result.returncode == 0, result.stderr
+    rows, distances, folder = json.loads(result.stdout)
+    assert (rows, distances) == expected()
+    return folder
+
+
+FIRST = pytest.mark.xfail(
+    raises=AssertionError, reason="compiled by a call for no queries, where a batch of 0 is a step of 0"
+)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/cache"])
+def test_a_cache_folder_that_cannot_be_is_passed_over(tmp_path, folder):
+    (tmp_path / "file").write_text("in the way")
+    assert str(tmp_path) not in answer(run(SEARCH, NUMBA_CACHE_DIR=str(tmp_path / folder)))
+
+
+@FIRST
+def test_where_nothing_can_be_kept_each_process_compiles_anew_and_finds_the_same(tmp_path):
+    result = run(NOWHERE + SEARCH, HOME=str(tmp_path / "no home"))
+    assert answer(result) is None
+    assert "Compiling for this processor, once" in result.stderr
+    assert not (tmp_path / "no home").exists()
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="numba raises what the disk raises")
+def test_a_disk_that_is_full_when_a_kernel_is_kept_does_not_stop_the_search(tmp_path):
+    answer(run(FULL + SEARCH, NUMBA_CACHE_DIR=str(tmp_path)))
+
+
+@FIRST
+def test_the_first_search_on_a_machine_compiles_and_says_so_and_the_next_process_does_neither(tmp_path):
+    first, second = (run(SEARCH, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+    assert "Compiling for this processor, once" in first.stderr
+    assert second.stderr == ""
+    assert answer(first) == answer(second) and str(tmp_path / "cache") in answer(first)
+
+
+def test_importing_compiles_nothing():
+    code = (
+        "from multibit.codes import kernels; print([k for k in vars(kernels).values() if getattr(k, 'signatures', 0)])"
+    )
+    assert run(code).stdout == "[]\n"
+
+
+def test_a_kernel_that_was_used_is_compiled():
+    codes = Codes.from_bits([[1, 0], [0, 0]])
+    hamming_distances(codes, codes)
+    nearest(codes, codes, 1)
+    assert kernels.is_compiled(kernels.nearest) and kernels.is_compiled(kernels.all_distances)
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
+@pytest.mark.parametrize("threads", [1, 2, 7, 500, None])
+def test_every_query_is_worked_on_exactly_once(count, threads):
+    seen = []
+    kernels.over_queries(lambda first, last: seen.extend(range(first, last)), count, threads)
+    assert sorted(seen) == list(range(count))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_fails_in_a_thread_is_raised(threads):
+    def work(first, _last):
+        if first == 0:
+            raise MemoryError("too much")
+
+    with pytest.raises(MemoryError, match="too much"):
+        kernels.over_queries(work, 70, threads)

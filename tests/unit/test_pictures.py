@@ -1,0 +1,325 @@
+"""Picture files as people have them: decoded to the RGB that a person sees, or refused with a sentence."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+from PIL import Image, features
+
+from multibit.data import pictures
+from multibit.data.pictures import center_square, open_picture
+from multibit.errors import DataError
+
+NOISE = np.random.default_rng(0).integers(0, 256, (24, 36, 3), np.uint8)
+RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
+
+
+def saved(path: Path, picture: Image.Image, **options) -> Path:
+    picture.save(path, **options)
+    return path
+
+
+def pixels(path: Path) -> np.ndarray:
+    picture = open_picture(path)
+    assert picture.mode == "RGB"
+    return np.asarray(picture)
+
+
+def first_row(path: Path) -> list[tuple[int, ...]]:
+    return [tuple(pixel) for pixel in pixels(path)[0].tolist()]
+
+
+def png(
+    path: Path, width: int, depth: int, color: int, row: bytes, transparent: bytes | None = None, height: int = 1
+) -> Path:
+    """A PNG of one row, written by hand: Pillow writes neither 16-bit colour nor every transparency nor lies."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    size = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    extra = chunk(b"tRNS", transparent) if transparent else b""
+    content = chunk(b"IHDR", size) + extra + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    return path
+
+
+def exif(*entries: tuple[int, int, int, bytes]) -> bytes:
+    """An EXIF block of (tag, type, count, value), little-endian, written by hand to hold what cameras get wrong."""
+    table = b"".join(struct.pack("<HHI4s", *entry) for entry in sorted(entries))
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + table + struct.pack("<I", 0)
+
+
+# What is read
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.bmp", "a.tif", "a.webp", "a.gif", "a.ppm", "a.jpg.bin"])
+def test_a_picture_is_read_by_its_content_whatever_its_name(tmp_path, name):
+    form = {"a.webp": "WEBP", "a.jpg.bin": "PNG"}.get(name)
+    options = {"lossless": True} if form == "WEBP" else {}
+    picture = Image.fromarray(NOISE).quantize(64).convert("RGB")
+    path = saved(tmp_path / name, picture, format=form, **options)
+    assert np.array_equal(pixels(path), np.asarray(picture))
+
+
+def test_a_jpeg_is_read(tmp_path):
+    path = saved(tmp_path / "a.JPG", Image.new("RGB", (20, 10), (200, 100, 50)))
+    assert np.abs(pixels(path).astype(int) - (200, 100, 50)).max() <= 3
+
+
+def test_grey_black_and_white_and_palette_become_rgb(tmp_path):
+    assert first_row(saved(tmp_path / "l.png", Image.new("L", (1, 1), 77))) == [(77, 77, 77)]
+    assert first_row(saved(tmp_path / "1.png", Image.new("1", (1, 1), 1))) == [WHITE]
+    assert first_row(saved(tmp_path / "p.png", Image.new("RGB", (1, 1), RED).quantize(4))) == [RED]
+
+
+def test_print_colours_become_rgb(tmp_path):
+    path = saved(tmp_path / "a.jpg", Image.new("CMYK", (16, 16), (0, 255, 255, 0)), quality=95)
+    assert np.abs(pixels(path)[0, 0].astype(int) - RED).max() <= 3
+
+
+def test_sixteen_bits_are_scaled_to_eight_and_not_cut(tmp_path):
+    values = np.array([[0, 257, 128 * 257, 65535]], np.uint16)
+    path = saved(tmp_path / "a.png", Image.fromarray(values))
+    assert first_row(path) == [(v, v, v) for v in (0, 1, 128, 255)]
+
+
+def test_sixteen_bits_in_every_kind_of_png(tmp_path):
+    colours = np.array([0, 257, 65535, 65535, 128 * 257, 0], ">u2").tobytes()
+    assert first_row(png(tmp_path / "rgb.png", 2, 16, 2, colours)) == [(0, 1, 255), (255, 128, 0)]
+    grey_alpha = np.array([0, 0, 65535, 65535, 0, 65535], ">u2").tobytes()
+    assert first_row(png(tmp_path / "la.png", 3, 16, 4, grey_alpha)) == [WHITE, WHITE, BLACK]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "a.tif"])
+def test_transparency_lies_over_white(tmp_path, name):
+    picture = Image.fromarray(np.array([[[255, 0, 0, 255], [255, 0, 0, 0], [0, 0, 0, 128]]], np.uint8))
+    options = {"lossless": True, "exact": True} if name == "a.webp" else {}
+    opaque, hidden, half = first_row(saved(tmp_path / name, picture, **options))
+    assert (opaque, hidden) == (RED, WHITE)
+    assert np.abs(np.array(half) - 127).max() <= 1
+
+
+def test_grey_with_transparency_lies_over_white(tmp_path):
+    picture = Image.fromarray(np.array([[[0, 255], [0, 0]]], np.uint8))
+    assert picture.mode == "LA"
+    assert first_row(saved(tmp_path / "a.png", picture)) == [BLACK, WHITE]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.gif"])
+def test_a_transparent_palette_entry_is_white(tmp_path, name):
+    picture = Image.new("P", (3, 1))
+    picture.putpalette([*RED, *GREEN, *BLUE])
+    picture.putdata([0, 1, 2])
+    assert first_row(saved(tmp_path / name, picture, transparency=1)) == [RED, WHITE, BLUE]
+
+
+def test_palette_entries_may_be_half_transparent(tmp_path):
+    picture = Image.new("P", (3, 1))
+    picture.putpalette([*RED, *GREEN, *BLUE])
+    picture.putdata([0, 1, 2])
+    first, second, third = first_row(saved(tmp_path / "a.png", picture, transparency=bytes([0, 127, 255])))
+    assert (first, third) == (WHITE, BLUE)
+    assert np.abs(np.array(second) - (128, 255, 128)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("depth", "color", "row", "transparent", "expected"),
+    [
+        (8, 0, bytes([0, 16]), b"\0\x10", [BLACK, WHITE]),
+        (8, 2, bytes([255, 0, 0, 0, 0, 255]), b"\0\xff\0\0\0\0", [WHITE, BLUE]),
+        (16, 0, b"\x00\x00\x80\x80", b"\x00\x00", [WHITE, (128, 128, 128)]),
+        (1, 0, b"\x40", b"\0\0", [WHITE, WHITE]),
+    ],
+    ids=["grey", "colour", "16-bit grey", "black and white"],
+)
+def test_a_transparent_colour_is_white(tmp_path, depth, color, row, transparent, expected):
+    assert first_row(png(tmp_path / "a.png", 2, depth, color, row, transparent)) == expected
+
+
+UPRIGHT = np.array([[RED, GREEN, BLUE], [WHITE, BLACK, WHITE]], np.uint8)
+TURNED = {  # EXIF orientation -> how the camera stored the picture that is upright above
+    1: UPRIGHT, 2: UPRIGHT[:, ::-1], 3: UPRIGHT[::-1, ::-1], 4: UPRIGHT[::-1], 5: UPRIGHT.transpose(1, 0, 2),
+    6: np.rot90(UPRIGHT, 1), 7: np.rot90(UPRIGHT, 2).transpose(1, 0, 2), 8: np.rot90(UPRIGHT, -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_a_picture_is_turned_upright(tmp_path, orientation):
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(TURNED[orientation]))
+    assert np.array_equal(pixels(saved(tmp_path / "a.png", stored, exif=tags)), UPRIGHT)
+
+
+def test_a_turned_jpeg_has_its_sides_swapped(tmp_path):
+    tags = Image.Exif()
+    tags[0x0112] = 6
+    assert open_picture(saved(tmp_path / "a.jpg", Image.new("RGB", (30, 20)), exif=tags)).size == (20, 30)
+
+
+def test_an_animation_is_its_first_picture(tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, GREEN, BLUE)]
+    for name in ("a.gif", "a.png"):
+        path = saved(tmp_path / name, frames[0], save_all=True, append_images=frames[1:])
+        assert first_row(path) == [RED] * 4
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (2, 2999)])
+def test_tiny_and_thin_pictures_are_read_and_cut_to_a_square(tmp_path, size):
+    picture = open_picture(saved(tmp_path / "a.png", Image.new("RGB", size, RED)))
+    assert picture.size == size
+    square = center_square(picture, 16)
+    assert square.size == (16, 16)
+    assert (np.asarray(square) == RED).all()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_square_is_the_middle(turned):
+    strip = np.zeros((10, 30, 3), np.uint8)
+    strip[:, 10:20] = GREEN
+    square = center_square(Image.fromarray(np.rot90(strip) if turned else strip), 10)
+    assert (np.asarray(square) == GREEN).all()
+
+
+def test_real_photographs_are_read(shared_data):
+    photographs = sorted((shared_data / "coco" / "photos").glob("*.jpg"))[::9]
+    assert photographs
+    for path in photographs:
+        with Image.open(path) as file:
+            size = file.size
+        picture = open_picture(path)
+        assert picture.mode == "RGB" and sorted(picture.size) == sorted(size)
+
+
+# What is refused
+
+
+def jpeg_bytes() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(NOISE).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "no such picture"),
+        (b"", "not a picture in a known format"),
+        (b"not a picture at all\n", "not a picture in a known format"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture in a known format"),
+        (jpeg_bytes()[:-200], "cannot be decoded .*truncated"),
+        (jpeg_bytes()[:40], "not a picture in a known format|cannot be decoded"),
+    ],
+    ids=["missing", "empty", "text", "svg", "cut", "cut in the header"],
+)
+def test_what_is_no_picture_is_refused_with_a_sentence(tmp_path, content, sentence):
+    path = tmp_path / "a.jpg"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.jpg: ({sentence})"):
+        open_picture(path)
+
+
+def test_a_folder_is_refused_with_a_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"cannot be decoded \(.*[Dd]irectory"):
+        open_picture(tmp_path)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
+    assert open_picture(saved(tmp_path / "fits.png", Image.new("RGB", (40, 25)))).size == (40, 25)
+    path = saved(tmp_path / "large.png", Image.new("RGB", (41, 25)))
+    path.write_bytes(path.read_bytes()[:60])  # torn as well: decoding it would give another sentence
+    with pytest.raises(DataError, match=r"large\.png: 41 x 25 pixels, at most 1,000 are read"):
+        open_picture(path)
+
+
+def test_no_picture_that_is_read_makes_pillow_warn_of_its_size():
+    assert pictures.MAX_PIXELS <= Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(("side", "sentence"), [(9_500, "9500 x 9500 pixels"), (20_000, "too many pixels")])
+def test_a_small_file_that_unpacks_to_a_huge_picture_is_refused(tmp_path, side, sentence):
+    path = png(tmp_path / "a.png", side, 1, 0, bytes(side // 8), height=side)
+    with pytest.raises(DataError, match=rf"a\.png: {sentence}, at most 89,478,485 are read"):
+        open_picture(path)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "BMP"])
+def test_a_picture_damaged_anywhere_is_read_or_refused_with_a_sentence(tmp_path, form):
+    buffer = io.BytesIO()
+    Image.fromarray(NOISE).save(buffer, form)
+    raw = buffer.getvalue()
+    rng = np.random.default_rng(1)
+    path = tmp_path / "a"
+    refused = 0
+    for length in rng.integers(0, len(raw), 150):
+        damaged = bytearray(raw[:length] if length % 2 else raw)
+        if damaged:
+            damaged[int(rng.integers(min(len(damaged), 200)))] = int(rng.integers(256))
+        path.write_bytes(damaged)
+        try:
+            open_picture(path)
+        except DataError as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(0x011A, 2, 4, b"72\0\0"), (0x0100, 2, 4, b"72\0\0"), (0x0131, 11, 1, struct.pack("<f", 1.5))],
+    ids=["resolution as text", "width as text", "software as number"],
+)
+def test_a_photograph_with_a_wrong_exif_entry_is_read_or_refused_with_a_sentence(tmp_path, entry):
+    tags = exif((0x0112, 3, 1, b"\6\0\0\0"), entry)
+    path = saved(tmp_path / "a.jpg", Image.new("RGB", (30, 20)), exif=tags)
+    try:
+        assert open_picture(path).size == (20, 30)
+    except DataError as error:
+        assert "a.jpg" in str(error)
+
+
+def test_a_damaged_avif_is_read_or_refused_with_a_sentence(tmp_path):
+    if not features.check("avif"):
+        pytest.skip("this Pillow reads no AVIF")
+    path = saved(tmp_path / "a.avif", Image.fromarray(NOISE))
+    raw = path.read_bytes()
+    for place in range(0, len(raw), 3):
+        path.write_bytes(raw[:place] + bytes([raw[place] ^ 0x40]) + raw[place + 1 :])
+        try:
+            open_picture(path)
+        except DataError as error:
+            assert "a.avif" in str(error)
+
+
+def test_decoding_in_two_threads_leaves_the_warnings_of_the_program_alone(tmp_path, monkeypatch):
+    first, second = (saved(tmp_path / name, Image.new("RGB", (2, 2))) for name in ("1.png", "2.png"))
+    first_open, second_open, first_done = Event(), Event(), Event()
+    decode = Image.open
+
+    def overlapping(path):  # the first picture is opened before the second and closed before it as well
+        (first_open if path == first else second_open).set()
+        assert (second_open if path == first else first_done).wait(20)
+        return decode(path)
+
+    monkeypatch.setattr(Image, "open", overlapping)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(open_picture, first)
+        assert first_open.wait(20)
+        two = pool.submit(open_picture, second)
+        one.result()
+        first_done.set()
+        two.result()
+    assert list(warnings.filters) == before

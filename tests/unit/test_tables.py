@@ -1,0 +1,220 @@
+"""Tables that people read, to the letter; and what `multibit info` says about a file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from rich.console import Console
+
+from multibit import Codes, FeatureStore, Index
+from multibit.errors import DataError, FormatError
+from multibit.evaluation.protocol import Evaluation
+from multibit.report import Table, accuracy_table, hits_table
+from multibit.report.inventory import describe
+from multibit.search import Hit
+
+HITS = [
+    Hit(1, "shelf/book", 0, 16, {"labels": ["book", "wood"], "text": "naïve 本", "image": "a.png"}),
+    Hit(2, 7, 11, 16, {"labels": [], "text": None}),
+    Hit(3, "x", 16, 16, {}),
+]
+
+
+def evaluation(**changed) -> Evaluation:
+    """Two queries, the second of which has nothing relevant; one metric more than usual."""
+    lost = np.nan
+    values = {
+        (metric, direction, bits): np.array([value + bits / 1000, lost])
+        for metric, value in (("mAP", 0.5), ("mAP tie-averaged", 0.25), ("precision@5", 0.125))
+        for direction, bits in (("i2t", 16), ("i2t", 128), ("t2i", 16), ("t2i", 128))
+    }
+    floors = {"random": np.array([0.07654, lost]), "popularity": np.array([0.1, lost])}
+    settings = {"protocol": "unseen items only", "lengths": (16, 128), "queries": 1192, "database": 3577}
+    return Evaluation(**{**settings, "values": values, "floors": floors, "curves": {}, **changed})
+
+
+def shown(table: Table, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table.rich())
+    return console.file.getvalue()
+
+
+# Accuracy
+
+
+def test_an_accuracy_table_is_golden_to_the_letter():
+    assert accuracy_table(evaluation()).markdown() == (
+        "**mAP@all, unseen items only**\n"
+        "\n"
+        "|  | 16 bits | 128 bits |\n"
+        "|---|--:|--:|\n"
+        "| image-to-text, mAP | 51.60 | 62.80 |\n"
+        "| text-to-image, mAP | 51.60 | 62.80 |\n"
+        "| image-to-text, mAP tie-averaged | 26.60 | 37.80 |\n"
+        "| text-to-image, mAP tie-averaged | 26.60 | 37.80 |\n"
+        "| image-to-text, precision@5 | 14.10 | 25.30 |\n"
+        "| text-to-image, precision@5 | 14.10 | 25.30 |\n"
+        "| floor: most common labels first | 10.00 | 10.00 |\n"
+        "| floor: random order | 7.65 | 7.65 |\n"
+        "\n"
+        "In percent. 1,192 queries, 3,577 items searched; mAP ranks ties by row."
+        " 1 queries without any relevant item are left out of the means."
+    )
+
+
+def test_an_accuracy_table_is_silent_about_undefined_queries_where_there_are_none():
+    full = {"random": np.array([0.25]), "popularity": np.array([0.5])}
+    values = {key: value[:1] for key, value in evaluation().values.items()}
+    note = accuracy_table(evaluation(floors=full, values=values)).note
+    assert note == "In percent. 1,192 queries, 3,577 items searched; mAP ranks ties by row."
+
+
+# Hits
+
+
+def test_a_table_of_hits_is_golden_to_the_letter():
+    assert hits_table(HITS, "text", 16).markdown() == (
+        "**3 nearest texts at 16 bits**\n"
+        "\n"
+        "| rank | distance | id | labels | text |\n"
+        "|--:|--:|---|---|---|\n"
+        "| 1 | 0 | shelf/book | book, wood | naïve 本 |\n"
+        "| 2 | 11 | 7 |  |  |\n"
+        "| 3 | 16 | x |  |  |"
+    )
+
+
+def test_a_table_of_pictures_shows_their_files():
+    assert [row[-1] for row in hits_table(HITS, "image", 16).rows] == ["a.png", "", ""]
+
+
+def test_a_table_without_hits_has_its_headings():
+    table = hits_table([], "text", 64)
+    assert table.title == "0 nearest texts at 64 bits"
+    assert table.markdown().splitlines()[2] == "| rank | distance | id | labels | text |"
+    assert "distance" in shown(table)
+
+
+# Both ways of showing
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [(("1", "2.50"), "--:"), (("1", "two"), "---"), (("1.2.3",), "---"), (("",), "---"), (("7", ""), "---")],
+)
+def test_only_columns_of_numbers_are_set_flush_right(cells, mark):
+    table = Table("t", ("n",), tuple((cell,) for cell in cells))
+    assert table.markdown().splitlines()[3] == f"|{mark}|"
+
+
+def test_the_terminal_shows_every_cell_the_title_and_the_note():
+    table = accuracy_table(evaluation())
+    text = shown(table)
+    cells = [*table.header, *(cell for row in table.rows for cell in row), table.title, "In percent. 1,192 queries"]
+    assert [cell for cell in cells if cell not in text] == []
+
+
+def test_the_terminal_does_not_read_cells_as_markup():
+    assert "[bold]not markup[/bold]" in shown(Table("t", ("a",), (("[bold]not markup[/bold]",),)))
+
+
+def test_the_terminal_folds_long_cells_and_loses_no_letter():
+    lines = shown(Table("t", ("a", "n"), (("x" * 150, "12.34"),)), width=60).splitlines()
+    assert sum(line.count("x") for line in lines) == 150
+    assert any("12.34" in line for line in lines)
+
+
+@pytest.mark.parametrize("cell", ["cat|dog", "two\nlines"])
+def test_a_cell_of_a_markdown_table_stays_one_cell(cell):
+    row = Table("t", ("a", "b"), ((cell, "x"),)).markdown().splitlines()[-1]
+    assert row.replace(r"\|", "").count("|") == 3
+
+
+# What is in a file
+
+
+def test_a_manifest_is_described(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    items = [
+        {"id": "1", "image": "a.png", "texts": ["x"], "labels": ["cat"]},
+        {"id": "2", "image": "gone.png", "texts": ["x", "y"], "labels": ["cat", "dog"]},
+        {"id": "3", "image": "gone too.png", "texts": ["x"], "labels": []},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(items), tmp_path / "items.parquet")
+    facts = describe(tmp_path / "items.parquet")
+    assert len(facts.pop("fingerprint")) == 16
+    assert facts == {
+        "what": "data set",
+        "items": "3",
+        "labels": "2, 1.00 per item",
+        "most common labels": "cat (2), dog (1)",
+        "items without label": "1",
+        "texts per item": "1 (2 items), 2 (1 items)",
+        "pictures": "3, of which 2 are missing",
+    }
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_features_are_described_on_disk_and_ready_made(planted_npz, tmp_path, saved):
+    path = planted_npz
+    if saved:
+        FeatureStore.open(planted_npz).save(path := tmp_path / "store")
+    facts = describe(path)
+    assert facts["what"] == "features"
+    assert facts["items"] == "200"
+    assert facts["image features"] == "24-d float32, ready-made"
+    assert facts["text features"] == "16-d float32, ready-made"
+    assert facts["skipped items"] == "0"
+    assert facts["with features"] == FeatureStore.open(planted_npz).fingerprint()
+
+
+def test_an_index_is_described(tmp_path):
+    index = Index("a1b2")
+    index.add(range(1500), Codes.from_bits(np.zeros((1500, 128))))
+    index.save(tmp_path / "a.mbx")
+    assert describe(tmp_path / "a.mbx") == {
+        "what": "index",
+        "items": "1,500",
+        "code": "128 bits, 16 bytes per item",
+        "ids": "range",
+        "search": "plain scan",
+        "model": "a1b2",
+    }
+
+
+def test_codes_in_an_npz_are_described(tmp_path):
+    packed = np.zeros((5, 2), np.uint8)
+    np.savez(tmp_path / "codes.npz", image=packed, text=packed, bits=12, model="a1b2")
+    assert describe(tmp_path / "codes.npz") == {"what": "codes", "items": "5", "code": "12 bits", "model": "a1b2"}
+
+
+def test_what_cannot_be_described_is_refused_with_a_sentence(tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    (tmp_path / "a.mbx").write_text("hello")
+    (tmp_path / "a.csv").write_text("hello")
+    sentences = {
+        "gone": "gone: no such file or folder",
+        "a.txt": r"a\.txt: not a data set \(\.csv, \.jsonl, \.parquet\), feature store, run folder, index",
+        "": "not a data set",
+        "a.csv": r"a\.csv: the manifest is empty",
+        "a.mbx": r"a\.mbx: torn or not a multibit index",
+    }
+    for name, sentence in sentences.items():
+        with pytest.raises((DataError, FormatError), match=sentence):
+            describe(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4 and no more", b"hello", "codes without model"])
+def test_a_torn_npz_is_refused_with_a_sentence(tmp_path, content):
+    path: Path = tmp_path / "a.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.savez(path, image=np.zeros((2, 2), np.uint8), text=np.zeros((2, 2), np.uint8), bits=16)
+    with pytest.raises((DataError, FormatError), match=r"a\.npz"):
+        describe(path)

@@ -6,6 +6,7 @@ of two shows.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -276,22 +277,34 @@ def hold(path, held, release):
         os.read(release, 1)
 
 
+@contextlib.contextmanager
+def somebody_edits(path):
+    """Another process in the middle of an edit; yields it and a call that lets it finish."""
+    (held, tell_held), (release, tell_release) = os.pipe(), os.pipe()
+    process = child(hold, path, tell_held, release)
+    try:
+        os.read(held, 1)
+        yield process, lambda: os.write(tell_release, b"x")
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        for end in (held, tell_held, release, tell_release):
+            os.close(end)
+
+
 @writings
 def test_the_second_of_two_writers_is_refused_at_once_and_the_first_one_finishes(tmp_path, write):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    (held, tell_held), (release, tell_release) = os.pipe(), os.pipe()
-    first = child(hold, path, tell_held, release)
-    os.read(held, 1)
-    with pytest.raises(BusyError, match=r"a\.mbx: another process is writing.*Try again when it is done"):
-        write(path, 9)
-    assert generation_of(Index.load(path)) == 0
-    os.write(tell_release, b"x")
-    assert succeeded(first) and generation_of(Index.load(path)) == 1
+    with somebody_edits(path) as (first, let_it_finish):
+        with pytest.raises(BusyError, match=r"a\.mbx: another process is writing.*Try again when it is done"):
+            write(path, 9)
+        assert generation_of(Index.load(path)) == 0
+        let_it_finish()
+        assert succeeded(first) and generation_of(Index.load(path)) == 1
     write(path, 2)
     assert generation_of(Index.load(path)) == 2 and left_over(path) == []
-    for end in (held, tell_held, release, tell_release):
-        os.close(end)
 
 
 def test_two_edits_in_one_process_collide_too(tmp_path):
@@ -307,14 +320,10 @@ def test_two_edits_in_one_process_collide_too(tmp_path):
 def test_a_writer_that_dies_gives_the_lock_back(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    (held, tell_held), (release, tell_release) = os.pipe(), os.pipe()
-    first = child(hold, path, tell_held, release)
-    os.read(held, 1)
-    os.kill(first, signal.SIGKILL)
-    assert not succeeded(first)
-    assert_old_or_new(path, 0, 1)
-    for end in (held, tell_held, release, tell_release):
-        os.close(end)
+    with somebody_edits(path) as (first, _):
+        os.kill(first, signal.SIGKILL)
+        assert not succeeded(first)
+        assert_old_or_new(path, 0, 1)
 
 
 # Writing that fails

@@ -257,7 +257,6 @@ def test_at_least_one_neighbour_is_asked_for(small, k):
         PrunedLists.build(codes).nearest(codes, k)
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="the pattern of the cached files names kernels.py only")
 def test_a_compiled_lookup_is_known_to_be_compiled_on_disk(small, monkeypatch):
     codes = Codes.from_bits(random_bits(50, 16))
     PrunedLists.build(codes).nearest(codes, 1)

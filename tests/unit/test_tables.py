@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from multibit.errors import DataError, FormatError
 from multibit.evaluation.protocol import Evaluation
 from multibit.report import Table, accuracy_table, hits_table
 from multibit.report.inventory import describe
+from multibit.report.tables import mark_columns
 from multibit.search import Hit
 
 HITS = [
@@ -104,12 +106,75 @@ def test_a_table_without_hits_has_its_headings():
 
 
 @pytest.mark.parametrize(
-    ("cells", "mark"),
-    [(("1", "2.50"), "--:"), (("1", "two"), "---"), (("1.2.3",), "---"), (("",), "---"), (("7", ""), "---")],
+    ("cells", "number"),
+    [
+        (("1", "2.50"), True),
+        (("1,234", "-0.5", "+3"), True),
+        (("7", "", "-"), True),
+        (("1", "two"), False),
+        (("1.2.3",), False),
+        (("3 %",), False),
+    ],
 )
-def test_only_columns_of_numbers_are_set_flush_right(cells, mark):
+def test_only_columns_of_numbers_are_set_flush_right(cells, number):
     table = Table("t", ("n",), tuple((cell,) for cell in cells))
-    assert table.markdown().splitlines()[3] == f"|{mark}|"
+    assert table.markdown().splitlines()[3] == ("|--:|" if number else "|---|")
+    assert (r"\begin{tabular}{r}" if number else r"\begin{tabular}{l}") in table.latex()
+
+
+MARKED = Table(
+    "50 % off_cut", ("a & b", "mAP"), (("x_1 | {y}", "1.5"), ("é~^\\", "2.5"), ('"q", z', "-")), "a note #1",
+    {(0, 1): "second", (1, 1): "best"},
+)  # fmt: skip
+
+
+def test_marks_are_bold_and_italic_in_markdown():
+    assert MARKED.markdown().splitlines()[4:7] == [
+        r"| x_1 \| {y} | _1.5_ |", "| é~^\\ | **2.5** |", '| "q", z | - |',
+    ]  # fmt: skip
+
+
+def test_csv_is_what_any_reader_reads_back():
+    assert list(csv.reader(io.StringIO(MARKED.csv()))) == [list(MARKED.header), *map(list, MARKED.rows)]
+
+
+def test_latex_is_golden_to_the_letter():
+    assert MARKED.latex().splitlines() == [
+        r"\begin{table}[htbp]",
+        r"\centering",
+        r"\caption{50 \% off\_cut. a note \#1}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a \& b & mAP \\",
+        r"\midrule",
+        r"x\_1 | \{y\} & \underline{1.5} \\",
+        r"é\textasciitilde{}\textasciicircum{}\textbackslash{} & \textbf{2.5} \\",
+        r'"q", z & - \\',
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "larger", "marks"),
+    [
+        ([1.0, 3.0, 2.0], True, [None, "best", "second"]),
+        ([1.0, 3.0, 2.0], False, ["best", None, "second"]),
+        ([3.0, 3.0, 2.0, 1.0], True, ["best", "best", "second", None]),
+        ([None, 3.0, None], True, [None, "best", None]),
+        ([None, None], True, [None, None]),
+        ([], True, []),
+    ],
+)
+def test_the_best_and_the_second_of_a_column_are_marked_and_equals_share(column, larger, marks):
+    found = mark_columns([[value] for value in column], larger_is_better=larger)
+    assert [found.get((row, 0)) for row in range(len(column))] == marks
+
+
+def test_a_value_that_is_undefined_takes_no_mark_from_another():
+    found = mark_columns([[float("nan")], [1.0], [3.0], [2.0]])
+    assert found == {(2, 0): "best", (3, 0): "second"}
 
 
 def test_the_terminal_shows_every_cell_the_title_and_the_note():

@@ -304,7 +304,7 @@ def test_pairs_without_any_label_are_refused():
 def test_validation_pairs_of_which_none_can_be_found_are_refused():
     pairs = planted(30)
     blind = dataclasses.replace(pairs, labels=np.zeros_like(pairs.labels))
-    with pytest.raises(DataError, match="none of the 30 queries has a relevant item"):
+    with pytest.raises(DataError, match="validation: none of the 30 rows shares a label"):
         train(pairs, blind, SMALL)
 
 

@@ -91,7 +91,8 @@ def _precision_recall(run: Assessment) -> Figure:
         for number, bits in enumerate(run.lengths):
             curve = run.evaluations[0].curves[direction, bits]
             known = ~np.isnan(curve.precision)
-            _line(axes, curve.recall[known].tolist(), curve.precision[known].tolist(), number, f"{bits} bits")
+            points = curve.recall[known].tolist(), curve.precision[known].tolist()
+            _line(axes, *points, number, f"{bits} bits", markers=bits <= 32)
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
         axes.legend(fontsize=8)
     return figure

@@ -50,8 +50,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)) / path.name
     try:
         yield temporary
-        if temporary.is_file():
-            _flush(temporary)
+        for file in [temporary, *temporary.rglob("*")]:
+            if file.is_file():
+                _flush(file)
         temporary.replace(path)
         _flush(path.parent)
     finally:
@@ -181,6 +182,15 @@ def _checksum(arrays: Arrays, metadata: Mapping[str, str]) -> str:
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def checksum_file(path: Path) -> str:
+    """xxh3 of a file's bytes, against torn and changed files."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
     return digest.hexdigest()
 
 

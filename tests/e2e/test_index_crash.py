@@ -286,9 +286,10 @@ def somebody_edits(path):
         os.read(held, 1)
         yield process, lambda: os.write(tell_release, b"x")
     finally:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        with contextlib.suppress(ChildProcessError):  # it has ended and was waited for
+            if os.waitpid(process, os.WNOHANG) == (0, 0):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
         for end in (held, tell_held, release, tell_release):
             os.close(end)
 

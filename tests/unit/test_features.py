@@ -304,14 +304,14 @@ def test_a_torn_store_is_refused_with_a_sentence(tmp_path, name, harm):
 def test_a_store_with_an_empty_file_is_refused_with_a_sentence(tmp_path, name):
     several_texts().save(tmp_path / "store")
     (tmp_path / "store" / name).write_bytes(b"")
-    with pytest.raises(FormatError, match=r"an array is missing or torn .* Make the features again"):
+    with pytest.raises(FormatError, match=rf"{name} is missing or torn, or was changed\. Make the features again"):
         FeatureStore.open(tmp_path / "store")
 
 
 def test_an_array_of_another_store_is_refused(tmp_path):
     several_texts().save(tmp_path / "store")
     np.save(tmp_path / "store" / "text.npy", TEXT[:4])
-    with pytest.raises(FormatError, match=r"text\.npy has shape \(4, 2\), recorded is \[5, 2\]"):
+    with pytest.raises(FormatError, match=r"text\.npy is missing or torn, or was changed"):
         FeatureStore.open(tmp_path / "store")
 
 
@@ -323,7 +323,7 @@ def test_a_newer_store_is_refused_with_the_remedy(tmp_path):
         FeatureStore.open(tmp_path / "store")
 
 
-@pytest.mark.parametrize("field", ["recipe", "label_names", "shapes", "skipped"])
+@pytest.mark.parametrize("field", ["recipe", "label_names", "skipped", "checksums"])
 def test_a_store_whose_header_misses_a_field_is_refused_with_a_sentence(tmp_path, field):
     several_texts().save(tmp_path / "store")
     path = tmp_path / "store" / "store.json"

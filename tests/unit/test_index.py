@@ -552,7 +552,6 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path, how):
     filled().save(path)
 
 
-@pytest.mark.xfail(raises=BusyError, reason="the lock is on the folder, so one index of a pair blocks the other")
 def test_two_indexes_of_a_folder_may_be_edited_together(tmp_path):
     for name in ("image.mbx", "text.mbx"):
         filled().save(tmp_path / name)

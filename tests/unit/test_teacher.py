@@ -209,7 +209,9 @@ def test_a_file_of_another_kind_is_not_a_teacher(tmp_path):
         RelationTeacher.load(tmp_path / "codes.safetensors")
 
 
-@pytest.mark.parametrize("setting", [{"alpha": 0}, {"alpha": np.nan}, {"eta": 0}, {"eta": np.inf}, {"scales": 0}, {"scales": 2.5}])
+@pytest.mark.parametrize(
+    "setting", [{"alpha": 0}, {"alpha": np.nan}, {"eta": 0}, {"eta": np.inf}, {"scales": 0}, {"scales": 2.5}]
+)
 def test_settings_out_of_range_are_named(setting):
     with pytest.raises(ConfigError, match=r"need alpha > 0, eta > 0 and a whole number of scales >= 1; got"):
         RelationTeacher.fit(CASES["chain"], **setting)

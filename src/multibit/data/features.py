@@ -15,9 +15,10 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
 from multibit.errors import DataError, FormatError, MismatchError
-from multibit.files import fingerprint, read_json, replacing, write_json
+from multibit.files import checksum_file, fingerprint, read_json, replacing, write_json
 
 KIND, VERSION = "feature store", 1
+FILES = ("image.npy", "text.npy", "offsets.npy", "items.parquet")
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class FeatureStore:
         header = {
             "recipe": self.recipe.to_dict(),
             "label_names": list(data.label_names),
-            "shapes": {"image": self.image.shape, "text": self.text.shape},
             "skipped": self.skipped,
+            "checksums": {name: checksum_file(folder / name) for name in FILES},
         }
         write_json(folder / "store.json", header, kind=KIND, version=VERSION)
 
@@ -194,17 +195,17 @@ class FeatureStore:
         path = Path(path)
         if path.suffix == ".npz":
             return cls.from_npz(path)
-        fields = ("recipe", "label_names", "shapes", "skipped")
+        fields = ("recipe", "label_names", "skipped", "checksums")
         header = read_json(path / "store.json", kind=KIND, version=VERSION, fields=fields)
+        for name, digits in header["checksums"].items():
+            if not (path / name).is_file() or checksum_file(path / name) != digits:
+                raise FormatError(f"{path}: {name} is missing or torn, or was changed. Make the features again.")
         dataset = read_manifest(path / "items.parquet", label_names=header["label_names"])
         try:
             image, text = (np.load(path / f"{name}.npy", mmap_mode="r") for name in ("image", "text"))
             offsets = np.load(path / "offsets.npy")
         except (OSError, ValueError, EOFError) as error:
             raise FormatError(f"{path}: an array is missing or torn ({error}). Make the features again.") from None
-        for name, array in (("image", image), ("text", text)):
-            if list(array.shape) != header["shapes"][name]:
-                raise FormatError(f"{path}: {name}.npy has shape {array.shape}, recorded is {header['shapes'][name]}.")
         skipped = tuple((name, reason) for name, reason in header["skipped"])
         return cls(dataset, image, text, offsets, Recipe.from_dict(header["recipe"]), skipped, path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,8 +94,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    csv.field_size_limit(sys.maxsize)  # texts may have any length
+    csv.field_size_limit(2**31 - 1)  # texts may have any length
     reader = csv.DictReader(file, strict=True)
+    names = list(reader.fieldnames or ())
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}, row 1: the column {twice!r} is there twice.")
     for row in _named_errors(path, reader):
         if None in row or None in row.values():
             raise DataError(
@@ -109,7 +112,7 @@ def _named_errors(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str,
     try:
         yield from reader
     except csv.Error as error:
-        raise DataError(f"{path}, row {reader.line_num}: not CSV ({error}).") from None
+        raise DataError(f"{path}, row {reader.reader.line_num}: not CSV ({error}).") from None
 
 
 def _json_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -118,7 +121,7 @@ def _json_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{path}, row {number}: not JSON ({error}).") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, row {number}: need an object with the fields {', '.join(FIELDS)}.")

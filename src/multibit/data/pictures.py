@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from multibit.errors import DataError
@@ -37,8 +38,10 @@ def open_picture(path: Path) -> Image.Image:
 
 
 def _to_rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I"):
-        picture = picture.convert("I").point(lambda value: value / 256).convert("L")
+    if picture.mode.startswith("I"):  # 16 bits, or 32 of which 8 or 16 are used
+        whole = picture.convert("I")
+        deep = int(np.asarray(whole).max(initial=0)) > 255
+        picture = (whole.point(lambda value: value / 256) if deep else whole).convert("L")
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")

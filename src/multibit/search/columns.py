@@ -107,9 +107,14 @@ class IdColumn:
         """
         if isinstance(self.values, range):
             return self.values.stop
-        if isinstance(self.values, np.ndarray):
-            return int(self.values.max(initial=-1)) + 1
-        raise DataError("the index has ids of kind string, so the new items need ids too.")
+        if not len(self):
+            return 0
+        if not isinstance(self.values, np.ndarray):
+            raise DataError("the index has ids of kind string, so the new items need ids too.")
+        largest = int(self.values.max())
+        if largest > 2**62:
+            raise DataError(f"ids cannot count on from {largest}: give the new items ids.")
+        return max(largest, -1) + 1
 
     def known(self, ids: Iterable[Id]) -> list[bool]:
         """Which of these are in the column."""

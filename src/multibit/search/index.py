@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -342,16 +341,36 @@ class Index:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Be the only writer in the folder of a file, and clear away what a killed one left."""
+    """Be the only writer of a file, and clear away what a killed one left."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path.parent, os.O_RDONLY)  # the folder itself: no lock file to leave behind
+    lock = _lock(path)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"{path}: another process is writing in its folder. Try again when it is done.") from None
         for left_over in path.parent.glob(f".{path.name}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
     finally:
         os.close(lock)
+
+
+def _lock(path: Path) -> int:
+    """Lock the file itself, or its folder while there is none; the lock ends when the descriptor is closed.
+
+    Saving puts a new file in the place of the old one, so a lock on a file that is no longer there is tried again.
+    """
+    import fcntl  # not on every system; elsewhere an index can be searched but not written
+
+    while True:
+        target = path if path.exists() else path.parent
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if target == path.parent and not path.exists():
+                return descriptor
+            if target == path and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BusyError(f"{path}: another process is writing this index. Try again when it is done.") from None
+        except FileNotFoundError:
+            pass  # removed just now: try again
+        os.close(descriptor)

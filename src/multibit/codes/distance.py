@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from multibit.progress import console
 
 Rows = NDArray[np.int64]
 Allowed = NDArray[np.bool_] | None
+ATTEMPTS = 32  # more than there are functions in any kernel
 _EVERY_ROW = np.zeros(0, np.uint8)
 
 
@@ -257,8 +260,20 @@ def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None
         kernels.over_queries(work, queries, threads)
     else:
         with console.status("Compiling for this processor, once: some seconds"):
-            work(0, 0)
+            _compile(work)
         kernels.over_queries(work, queries, threads)
+
+
+def _compile(work: Callable[[int, int], None]) -> None:
+    """Compile a kernel by running it on nothing.
+
+    Where the result cannot be kept on disk, numba fails after each function that it has compiled, but has it then: so
+    ask again until all are there.
+    """
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(OSError):
+            work(0, 0)
+            return
 
 
 def check_allowed(allowed: Allowed, database: Codes) -> None:
@@ -294,4 +309,4 @@ def _byte_tables(values: NDArray[np.float64]) -> NDArray[np.float64]:
     padded = np.zeros((count, -(-length // WORD) * WORD))
     padded[:, :length] = values
     signs = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") * 2.0 - 1.0  # (256, 8)
-    return np.ascontiguousarray(padded.reshape(count, -1, 8) @ signs.T)
+    return np.ascontiguousarray(padded.reshape(count, padded.shape[1] // 8, 8) @ signs.T)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
@@ -19,6 +20,7 @@ from multibit.evaluation.relevance import GradedRelevance
 
 FloatArray = NDArray[np.float64]
 POOL = 100  # first ranks of the run and of the anchor run that make the candidate pool
+LARGEST_TABLE = 1 << 22  # cells of a contingency table; beyond, and for negative scores, scipy sorts
 BLOCK = 64  # queries whose relevance to the whole database is in memory at once
 
 
@@ -111,7 +113,7 @@ def ideal_gains(
     count = min(k, len(right))
     gains = np.empty((len(left), count))
     for start in range(0, len(left), BLOCK):
-        block = left[start : start + BLOCK] @ right.T  # (b, N)
+        block = relevance.products(left[start : start + BLOCK], right)  # (b, N)
         gains[start : start + BLOCK] = -np.sort(np.partition(-block, count - 1, axis=1)[:, :count], axis=1)
     return gains
 
@@ -172,15 +174,16 @@ def pool_resolution(
     for q in range(len(own)):
         pool = np.union1d(own[q], other[q])
         distance = hamming_distances(query.take([q]), database.take(pool), bits, threads=1)[0]
-        values[:, q] = _pair_order(right[pool] @ left[q], distance.astype(np.float64))
+        grades = relevance.products(left[q : q + 1], right[pool])[0]
+        values[:, q] = _pair_order(grades, distance.astype(np.float64))
     return dict(zip(("tau-b", "collision", "inversion"), values, strict=True))
 
 
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
-    """Kendall's tau-b of two integer scores of the same items, by their contingency table: O(N + levels^2).
+    """Kendall's tau-b of two integer scores of the same items, by their contingency table.
 
     Args:
-        a, b: (N,) integers from 0, such as Hamming distances at two lengths.
+        a, b: (N,) integers with few values, such as Hamming distances at two lengths.
 
     Returns:
         In [-1, 1]; 0 when one of them is constant.
@@ -194,9 +197,11 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
         raise DataError(f"need two integer scores of equal length, got {x.dtype} {x.shape} and {y.dtype} {y.shape}.")
     if not len(x):
         return 0.0
-    if min(x.min(), y.min()) < 0:
-        raise DataError("the scores must be at least 0.")
-    return float(tau_of_levels(x.astype(np.uint16), y.astype(np.uint16), int(x.max()) + 1, int(y.max()) + 1))
+    levels = int(x.max()) + 1, int(y.max()) + 1
+    if min(x.min(), y.min()) < 0 or levels[0] * levels[1] > LARGEST_TABLE:
+        tau = float(scipy.stats.kendalltau(x, y).statistic)
+        return 0.0 if math.isnan(tau) else tau
+    return float(tau_of_levels(x.astype(np.uint16), y.astype(np.uint16), *levels))
 
 
 @compiled

@@ -36,6 +36,11 @@ def text_column(arrays: Mapping[str, NDArray[Any]], name: str) -> pyarrow.LargeS
     return pyarrow.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
 
 
+def plain(name: Any) -> Any:
+    """Numpy's numbers and texts as Python's own."""
+    return name.item() if isinstance(name, np.generic) else name
+
+
 def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
     """A string column."""
     return pyarrow.array(list(values), pyarrow.large_string())
@@ -60,9 +65,11 @@ class IdColumn:
         Raises:
             DataError: an id is neither string nor integer, both kinds are mixed, or one is given twice.
         """
-        if isinstance(ids, range) and ids.step == 1:
+        if isinstance(ids, str):
+            raise DataError(f"ids: need a list of ids, got the single text {ids!r}.")
+        if isinstance(ids, range) and ids.step == 1 and ids.start >= -(2**63) and ids.stop <= 2**63:
             return cls(ids)
-        names: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        names = [plain(name) for name in ids]
         kinds = {type(name) for name in names}
         if not kinds <= {str} and not kinds <= {int}:
             wrong = next((name for name in names if type(name) not in (str, int)), names[0])
@@ -118,9 +125,9 @@ class IdColumn:
 
     def known(self, ids: Iterable[Id]) -> list[bool]:
         """Which of these are in the column."""
-        if isinstance(self.values, range):
-            return [type(name) is int and name in self.values for name in ids]
-        return [name in self.row_by_id for name in ids]
+        kind = str if self.kind == "string" else int
+        found = self.values if isinstance(self.values, range) else self.row_by_id
+        return [type(plain(name)) is kind and plain(name) in found for name in ids]
 
     def rows_of(self, ids: Sequence[Id]) -> Rows:
         """Rows of some ids.
@@ -128,12 +135,14 @@ class IdColumn:
         Raises:
             DataError: one is unknown.
         """
+        if isinstance(ids, str):
+            raise DataError(f"ids: need a list of ids, got the single text {ids!r}.")
         for name, is_known in zip(ids, self.known(ids), strict=True):
             if not is_known:
                 raise DataError(f"id {name!r} is not in the index of {len(self):,} items.")
         if isinstance(self.values, range):
             return np.array([self.values.index(int(name)) for name in ids], np.int64)
-        return np.array([self.row_by_id[name] for name in ids], np.int64)
+        return np.array([self.row_by_id[plain(name)] for name in ids], np.int64)
 
     def append(self, other: IdColumn) -> IdColumn:
         """Both in order.
@@ -238,9 +247,18 @@ def _to_json(payload: Mapping[str, Any], name: Id) -> str:
     try:
         text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
         text.encode()
+        if not _has_text_keys(payload):
+            raise TypeError("its keys must be texts")
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"payload of id {name!r} is not JSON: {error}.") from None
+
+
+def _has_text_keys(value: Any) -> bool:
+    """Whether all keys are texts, at any depth: JSON would turn others into texts."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _has_text_keys(inner) for key, inner in value.items())
+    return all(map(_has_text_keys, value)) if isinstance(value, list | tuple) else True
 
 
 def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:

@@ -58,10 +58,10 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
         raise DataError(f"{source}: no such file.")
     if source.suffix == ".npy":
         try:
-            return Codes.from_bytes(np.load(source, allow_pickle=False), bits)
+            packed = np.load(source, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{source}: no packed codes ({error}).") from None
-    if source.suffix == ".faiss":
+    elif source.suffix == ".faiss":
         faiss = _faiss()
         try:
             index = faiss.read_index_binary(str(source))
@@ -69,8 +69,12 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
         except (RuntimeError, AttributeError) as error:
             first = str(error).splitlines()[0]
             raise DataError(f"{source}: no faiss binary flat index ({first}).") from None
+    else:
+        raise DataError(f"{source}: codes are imported from .npy or .faiss.")
+    try:
         return Codes.from_bytes(packed, bits)
-    raise DataError(f"{source}: codes are imported from .npy or .faiss.")
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
 
 
 def save_mat(
@@ -84,6 +88,8 @@ def save_mat(
     Args:
         path: ending in .mat. query, database: image codes, text codes, labels. bits: prefix length.
     """
+    if Path(path).suffix != ".mat":
+        raise DataError(f"{path}: must end in .mat.")
     arrays: dict[str, Any] = {}
     for side, (image, text, labels) in (("q", query), ("r", database)):
         for name, codes in (("img", image), ("txt", text)):
@@ -103,21 +109,30 @@ def load_mat(path: Path | str) -> tuple[Side, Side]:
     """
     try:
         content = scipy.io.loadmat(path, appendmat=False)
-    except (OSError, ValueError, NotImplementedError, TypeError) as error:
+    except Exception as error:  # scipy lets the errors of zlib and of its own parser through
         raise DataError(f"{path}: not a readable MATLAB v5 file ({error}).") from None
     missing = [key for key in MAT_KEYS if key not in content]
     if missing:
         found = ", ".join(f"{key} {np.shape(value)}" for key, value in content.items() if not key.startswith("__"))
         raise DataError(f"{path}: no {', '.join(missing)}; it has {found or 'nothing'}.")
-    query, database = (
-        (
-            Codes.from_bits(content[f"{side}_img"] > 0),
-            Codes.from_bits(content[f"{side}_txt"] > 0),
-            (content[f"{side}_l"] > 0).astype(np.uint8),
-        )
-        for side in ("q", "r")
-    )
+    query, database = (_read_side(path, content, side) for side in ("q", "r"))
+    if query[0].bits != database[0].bits or query[2].shape[1] != database[2].shape[1]:
+        shapes = ", ".join(f"{key} {np.shape(content[key])}" for key in MAT_KEYS)
+        raise DataError(f"{path}: queries and database have different code lengths or labels: {shapes}.")
     return query, database
+
+
+def _read_side(path: Path | str, content: dict[str, Any], side: str) -> Side:
+    image, text, labels = (np.asarray(content[f"{side}_{name}"]) for name in ("img", "txt", "l"))
+    for name, array in (("img", image), ("txt", text), ("l", labels)):
+        allowed = (0, 1) if name == "l" else (-1, 0, 1)
+        if array.ndim != 2 or array.dtype.kind not in "biuf" or not np.isin(array, allowed).all():
+            raise DataError(f"{path}: {side}_{name} must be a matrix of {' or '.join(map(str, allowed))}.")
+    if not image.shape == text.shape or len(labels) != len(image):
+        raise DataError(
+            f"{path}: {side}_img {image.shape}, {side}_txt {text.shape}, {side}_l {labels.shape} do not fit."
+        )
+    return Codes.from_bits(image > 0), Codes.from_bits(text > 0), labels.astype(np.uint8)
 
 
 def _faiss() -> Any:

@@ -156,7 +156,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 )
 def test_an_array_of_another_kind_is_named(tmp_path, content):
     np.save(tmp_path / "codes.npy", content, allow_pickle=True)
-    with pytest.raises(DataError, match=r"codes\.npy: no packed codes \(.+\)"):
+    with pytest.raises(DataError, match=r"codes\.npy: (no packed codes \(.+\)|packed codes must be)"):
         import_codes(tmp_path / "codes.npy")
 
 
@@ -171,14 +171,13 @@ def test_a_torn_array_is_named(tmp_path, cut):
 @pytest.mark.parametrize("bits", [0, 25])
 def test_a_length_that_the_bytes_do_not_hold_is_refused(tmp_path, bits):
     export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "codes.npy")
-    with pytest.raises(DataError, match=rf"codes\.npy: no packed codes \(bits: asked for {bits}, 3 bytes hold 1 to 24"):
+    with pytest.raises(DataError, match=rf"codes\.npy: bits: asked for {bits}, 3 bytes hold 1 to 24"):
         import_codes(tmp_path / "codes.npy", bits)
     with pytest.raises(DataError, match=f"asked for a prefix of {bits} bits, these codes have 1 to 20"):
         export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "new.npy", bits)
     assert not (tmp_path / "new.npy").exists()
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="from_bytes is called outside the part that names the file")
 def test_a_length_that_a_faiss_index_does_not_hold_is_refused_with_the_name_of_the_file(tmp_path, faiss):
     export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "codes.faiss")
     with pytest.raises(DataError, match=r"codes\.faiss: .*asked for 25, 3 bytes hold 1 to 24"):
@@ -275,7 +274,6 @@ def test_a_torn_mat_file_is_named(tmp_path, cut):
         load_mat(tmp_path / "codes.mat")
 
 
-@pytest.mark.xfail(reason="scipy raises MatReadError, IndexError and zlib.error too")
 @pytest.mark.parametrize("damage", ["empty", "a few bytes", "header only in part", "flipped byte"])
 def test_a_mat_file_damaged_in_any_way_is_named(tmp_path, damage):
     path = tmp_path / "codes.mat"
@@ -288,7 +286,6 @@ def test_a_mat_file_damaged_in_any_way_is_named(tmp_path, damage):
         load_mat(path)
 
 
-@pytest.mark.xfail(reason="compared with 0 before they are looked at")
 @pytest.mark.parametrize("wrong", ["text", np.full((4, 20), np.nan), np.full((4, 20), 0.3)], ids=["text", "NaN", "0.3"])
 def test_codes_that_are_neither_bits_nor_signs_are_named(tmp_path, wrong):
     save_mat(tmp_path / "codes.mat", *sides())
@@ -298,7 +295,6 @@ def test_codes_that_are_neither_bits_nor_signs_are_named(tmp_path, wrong):
         load_mat(tmp_path / "codes.mat")
 
 
-@pytest.mark.xfail(reason="the shapes are not compared")
 @pytest.mark.parametrize(("key", "shape"), [("q_txt", (5, 20)), ("r_txt", (9, 19)), ("q_l", (3, 3)), ("r_l", (9, 2))])
 def test_arrays_that_do_not_fit_each_other_are_named(tmp_path, key, shape):
     save_mat(tmp_path / "codes.mat", *sides())
@@ -315,7 +311,6 @@ def test_a_length_that_the_codes_do_not_have_is_refused_and_nothing_written(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xfail(reason="the ending is not looked at")
 def test_a_mat_file_must_be_called_one(tmp_path):
     with pytest.raises(DataError, match=r"codes\.txt: .*\.mat"):
         save_mat(tmp_path / "codes.txt", *sides())

@@ -152,10 +152,7 @@ def test_any_number_of_threads_gives_the_same_answer(candidates, threads):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-NO_QUERIES = pytest.mark.xfail(raises=ValueError, reason="no array of size 0 can be reshaped to (0, -1, 8)")
-
-
-@pytest.mark.parametrize(("asked", "stored"), [pytest.param(0, 30, marks=NO_QUERIES), (3, 0)])
+@pytest.mark.parametrize(("asked", "stored"), [(0, 30), (3, 0)])
 def test_nothing_asked_or_nothing_stored_gives_empty_answers(asked, stored):
     found = nearest_relaxed(np.zeros((asked, 8)), Codes.from_bits(random_bits(stored, 8)), 5)
     assert found.rows.shape == (asked, min(5, stored)) and found.distances.dtype == np.float64

@@ -84,14 +84,6 @@ class GradedRelevance:
         scale = np.divide(1.0, norm, out=np.zeros_like(norm), where=norm > 0)
         return left * scale, y * scale
 
-    @staticmethod
-    def products(left: FloatArray, right: FloatArray) -> FloatArray:
-        """L r^T, rounded to ten digits after the point, so that equal label sets are exactly equally relevant.
-
-        A matrix product rounds its last digits by the position of a row.
-        """
-        return np.asarray(np.round(left @ right.T, 10))
-
     def scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
         """Relevance of every pair: (Q, C) and (N, C) multi-hot -> (Q, N), at least 0."""
-        return self.products(self.vectors(query_labels)[0], self.vectors(database_labels)[1])
+        return np.asarray(self.vectors(query_labels)[0] @ self.vectors(database_labels)[1].T)

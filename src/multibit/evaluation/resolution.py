@@ -20,7 +20,8 @@ from multibit.evaluation.relevance import GradedRelevance
 
 FloatArray = NDArray[np.float64]
 POOL = 100  # first ranks of the run and of the anchor run that make the candidate pool
-LARGEST_TABLE = 1 << 22  # cells of a contingency table; beyond, and for negative scores, scipy sorts
+DIGITS = 10  # of relevance: a matrix product rounds the last digits of equal label sets differently
+LARGEST_TABLE = 1 << 22  # cells of a contingency table; beyond, scipy sorts
 BLOCK = 64  # queries whose relevance to the whole database is in memory at once
 
 
@@ -113,7 +114,7 @@ def ideal_gains(
     count = min(k, len(right))
     gains = np.empty((len(left), count))
     for start in range(0, len(left), BLOCK):
-        block = relevance.products(left[start : start + BLOCK], right)  # (b, N)
+        block = left[start : start + BLOCK] @ right.T  # (b, N)
         gains[start : start + BLOCK] = -np.sort(np.partition(-block, count - 1, axis=1)[:, :count], axis=1)
     return gains
 
@@ -174,7 +175,7 @@ def pool_resolution(
     for q in range(len(own)):
         pool = np.union1d(own[q], other[q])
         distance = hamming_distances(query.take([q]), database.take(pool), bits, threads=1)[0]
-        grades = relevance.products(left[q : q + 1], right[pool])[0]
+        grades = np.round(right[pool] @ left[q], DIGITS)
         values[:, q] = _pair_order(grades, distance.astype(np.float64))
     return dict(zip(("tau-b", "collision", "inversion"), values, strict=True))
 
@@ -198,7 +199,9 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
     if not len(x):
         return 0.0
     levels = int(x.max()) + 1, int(y.max()) + 1
-    if min(x.min(), y.min()) < 0 or levels[0] * levels[1] > LARGEST_TABLE:
+    if min(x.min(), y.min()) < 0:
+        raise DataError("the scores must be at least 0.")
+    if max(levels) > 2**16 or levels[0] * levels[1] > LARGEST_TABLE:
         tau = float(scipy.stats.kendalltau(x, y).statistic)
         return 0.0 if math.isnan(tau) else tau
     return float(tau_of_levels(x.astype(np.uint16), y.astype(np.uint16), *levels))

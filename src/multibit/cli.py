@@ -312,6 +312,8 @@ def index(
     from multibit.runs import Run
     from multibit.search import Index
 
+    if remove and (update or features):
+        raise ConfigError("--remove only takes items out: give it without --update and without features.")
     loaded = Run.load(run)
     console = _stdout()
     for modality in Modality:
@@ -395,7 +397,7 @@ def search(
     searched = modality.value if modality else ("text" if picture else "image")
     found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
     values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
-    conditions: dict[str, str] | None = _pairs(where, "--where") or None
+    conditions = {field: _number_or_text(value) for field, value in _pairs(where, "--where").items()} or None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
@@ -467,6 +469,14 @@ def _pairs(values: list[str] | None, option: str) -> dict[str, str]:
             raise ConfigError(f"{option} {value}: need NAME=VALUE.")
         pairs[name.strip()] = content.strip()
     return pairs
+
+
+def _number_or_text(value: str) -> Any:
+    """A value as JSON has it where it is a number, true, false, null or a quoted text; else the text itself."""
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
 
 
 def _lines(path: Path | None) -> list[str] | None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from multibit.errors import FormatError
@@ -126,33 +127,43 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
     """
     if not path.is_file():
         raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
-    try:
-        with safe_open(path, framework="numpy") as file:  # checks that the layout is whole
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise FormatError(
-            f"{path}: torn or not a multibit {kind} ({error}). Make it again or restore a copy."
-        ) from None
+    with path.open("rb") as file:  # opened once: a writer may put a new file in its place meanwhile
+        try:
+            arrays, metadata = _map_arrays(file)
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+            raise FormatError(
+                f"{path}: torn or not a multibit {kind} ({error}). Make it again or restore a copy."
+            ) from None
     _check_header(path, metadata, kind, version)
-    arrays = _map_arrays(path)
     if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
         raise FormatError(f"{path}: its content does not match its checksum. Make it again or restore a copy.")
     return arrays, json.loads(metadata["header"])
 
 
-def _map_arrays(path: Path) -> Arrays:
-    """The arrays of a safetensors file, in place: 8 bytes header length, JSON header with offsets, then the bytes."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entries = json.loads(file.read(length))
-    whole = np.memmap(path, np.uint8, mode="c")
-    arrays = {}
+def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
+    """The arrays of a safetensors file, in place, and its metadata.
+
+    The format: 8 bytes length of the header, the header in JSON with the place of each array, then the arrays, which
+    fill the file to its end.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    size = os.fstat(file.fileno()).st_size
+    if length > size - 8:
+        raise ValueError(f"the header should have {length} bytes, the file has {size}")
+    entries = json.loads(file.read(length))
+    metadata = entries.pop("__metadata__", {})
+    whole = np.memmap(file, np.uint8, mode="c")
+    arrays, end = {}, 0
     for name, entry in entries.items():
-        if name != "__metadata__":
-            start, stop = (8 + length + offset for offset in entry["data_offsets"])
-            dtype = np.dtype(_DTYPES[entry["dtype"]])
-            arrays[name] = np.asarray(whole[start:stop]).view(dtype).reshape(entry["shape"])
-    return arrays
+        start, stop = entry["data_offsets"]
+        dtype = np.dtype(_DTYPES[entry["dtype"]])
+        if not 0 <= start <= stop <= size - 8 - length or stop - start != dtype.itemsize * math.prod(entry["shape"]):
+            raise ValueError(f"array {name} should lie at {start} to {stop} of {size - 8 - length} bytes")
+        arrays[name] = np.asarray(whole[8 + length + start : 8 + length + stop]).view(dtype).reshape(entry["shape"])
+        end = max(end, stop)
+    if end != size - 8 - length:
+        raise ValueError(f"the arrays should end at {end}, the file has {size - 8 - length} bytes of them")
+    return arrays, metadata
 
 
 def _umask() -> int:

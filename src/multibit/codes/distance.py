@@ -284,6 +284,8 @@ def check_allowed(allowed: Allowed, database: Codes) -> None:
 
 def room_for(queries: int, k: int, database: Codes, allowed: Allowed, dtype: Any) -> Neighbours:
     """Room for the answer."""
+    if not isinstance(k, int | np.integer):
+        raise DataError(f"k: must be a whole number, got {k!r}.")
     if k < 1:
         raise DataError(f"k: need at least 1 neighbour, got {k}.")
     check_allowed(allowed, database)
@@ -298,6 +300,8 @@ def as_mask(allowed: Allowed) -> NDArray[np.uint8]:
 
 
 def _radius(radius: int) -> int:
+    if not isinstance(radius, int | np.integer):
+        raise DataError(f"the largest distance must be a whole number, got {radius!r}.")
     if radius < 0:
         raise DataError(f"the largest distance must be at least 0, got {radius}.")
     return radius

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -136,8 +137,8 @@ def mark_columns(
     """
     marks: dict[tuple[int, int], Mark] = {}
     for column in range(len(rows[0]) if rows else 0):
-        values = {row[column] for row in rows} - {None}
-        ranked = sorted((v for v in values if v is not None), reverse=larger_is_better)
+        values = {row[column] for row in rows}
+        ranked = sorted((v for v in values if v is not None and not math.isnan(v)), reverse=larger_is_better)
         names: tuple[Mark, ...] = ("best", "second")
         for value, mark in zip(ranked, names, strict=False):
             marks |= {(i, column): mark for i, row in enumerate(rows) if row[column] == value}

@@ -66,8 +66,8 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
         try:
             index = faiss.read_index_binary(str(source))
             packed = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.code_size)
-        except (RuntimeError, AttributeError) as error:
-            first = str(error).splitlines()[0]
+        except (RuntimeError, AttributeError, MemoryError) as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
             raise DataError(f"{source}: no faiss binary flat index ({first}).") from None
     else:
         raise DataError(f"{source}: codes are imported from .npy or .faiss.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, nearest_relaxed
-from multibit.errors import BusyError, ConfigError, DataError, MismatchError
+from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.files import read_arrays, write_arrays
 from multibit.search.columns import Id, IdColumn, PayloadColumn
 from multibit.search.engines import ENGINES, Engine, check_engine
@@ -175,8 +176,10 @@ class Index:
         if not parts:
             raise DataError("nothing to merge: give at least one index.")
         merged = cls(parts[0].model, parts[0].engine_name)
-        for part in parts:
-            part.require_model(merged.model)
+        for number, part in enumerate(parts, start=1):
+            if part.model != merged.model:
+                models = part.model or "unknown", merged.model or "unknown"
+                raise MismatchError(f"part {number} holds codes of model {models[0]}, part 1 of model {models[1]}.")
             if part.codes is not None:
                 merged.ids, merged.payloads = merged.ids.append(part.ids), merged.payloads.append(part.payloads)
         filled = [part.codes for part in parts if part.codes is not None]
@@ -297,6 +300,8 @@ class Index:
         Raises:
             BusyError: another process is writing this file. FormatError: as `load`.
         """
+        if not Path(path).is_file():
+            raise FormatError(f"{path}: no such file; expected a multibit {KIND}.")
         with _writing(Path(path)):
             index = cls.load(path)
             yield index
@@ -322,7 +327,8 @@ class Index:
         return PayloadColumn.of(payloads, ids)
 
     def _replace(self, ids: IdColumn, codes: Codes | None, payloads: PayloadColumn) -> None:
-        self.ids, self.codes, self.payloads = ids, codes, payloads
+        self.ids, self.payloads = ids, payloads
+        self.codes = codes if codes is not None and len(codes) else None
         self._engine = None
 
     def _allowed(self, among: Sequence[Id] | None, where: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
@@ -345,7 +351,7 @@ def _writing(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(path)
     try:
-        for left_over in path.parent.glob(f".{path.name}.{8 * '?'}/"):
+        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
     finally:

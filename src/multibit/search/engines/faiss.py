@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from multibit.codes import Codes
 from multibit.codes.distance import Allowed, Neighbours, room_for
+from multibit.codes.kernels import processors
 from multibit.errors import ConfigError, MissingExtraError
 from multibit.search.engines.base import Capabilities
 
@@ -49,8 +50,7 @@ class FaissEngine:
         found = room_for(len(queries), k, self._codes, None, np.uint16)
         if not found.rows.size:
             return found
-        if threads is not None:
-            self._faiss.omp_set_num_threads(threads)
+        self._faiss.omp_set_num_threads(threads or processors())  # a setting of the whole process
         index, packed = self._index(bits), queries.prefix(bits).to_bytes()
         last = index.search(packed, found.rows.shape[1])[0][:, -1].astype(int)
         for q, radius in enumerate(last):

@@ -320,7 +320,10 @@ def test_a_torn_index_is_named(here):
 
 def test_a_torn_feature_store_is_named(here):
     spoil(Path("features/image.npy"))
-    assert re.search(r"features: an array is missing or torn .* Make the features again", refused("info", "features"))
+    assert re.search(
+        r"features: image\.npy is missing or torn, or was changed\. Make the features again",
+        refused("info", "features"),
+    )
 
 
 def test_a_run_of_a_newer_version_is_named(here):

@@ -348,7 +348,7 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
     other.save(tmp_path / "other.mbx")
     out = ("--out", tmp_path / "whole.mbx")
     assert "id 'Nº 30' is in the index already" in refused("merge", *parts, parts[1], *out)
-    assert "codes of model another model, not of model" in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    assert "part 2 holds codes of model another model" in refused("merge", parts[0], tmp_path / "other.mbx", *out)
     assert "gone.mbx: no such file; expected a multibit index" in refused(
         "merge", parts[0], tmp_path / "gone.mbx", *out
     )

@@ -308,7 +308,7 @@ def test_adding_nothing_changes_nothing():
 
 def test_a_payload_is_any_mapping_and_reads_as_json():
     index = Index()
-    index.add(["x", "y"], codes([0, 1]), [types.MappingProxyType({"a": (1, 2)}), {1: None}])
+    index.add(["x", "y"], codes([0, 1]), [types.MappingProxyType({"a": (1, 2)}), {"1": None}])
     assert [index.payloads[row] for row in range(2)] == [{"a": [1, 2]}, {"1": None}]
 
 
@@ -391,7 +391,7 @@ def test_merged_parts_are_what_was_built_at_once():
     [
         ([], DataError, "nothing to merge: give at least one index"),
         ([filled(), filled()], DataError, "id 'item 0' is in the index already"),
-        ([filled(), filled("model b")], MismatchError, "codes of model model b, not of model model a"),
+        ([filled(), filled("model b")], MismatchError, "part 2 holds codes of model model b, part 1 of model model a"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(parts, error, sentence):
@@ -470,11 +470,12 @@ def test_an_empty_index_is_not_saved(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_an_index_without_items_but_with_a_length_comes_back(tmp_path):
+def test_an_index_to_which_nothing_was_added_is_empty(tmp_path):
     index = Index("m")
     index.add([], codes(slice(0)))
-    index.save(tmp_path / "a.mbx")
-    assert content(Index.load(tmp_path / "a.mbx")) == ([], [], "m", [])
+    assert index.codes is None
+    with pytest.raises(DataError, match="the index is empty"):
+        index.save(tmp_path / "a.mbx")
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])

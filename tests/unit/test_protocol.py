@@ -65,7 +65,7 @@ def test_each_direction_asks_with_one_modality_and_searches_the_other(query, dat
         np.testing.assert_array_equal(curve.precision, expected.precision)
         np.testing.assert_array_equal(curve.recall, expected.recall)
         assert evaluation.mean("mAP", direction, bits) == pytest.approx(stable.mean())
-    assert len(evaluation.values) == 2 * 2 * 3
+    assert len(evaluation.values) == 4 * 2 * 3
     assert len(evaluation.curves) == 2 * 3
 
 
@@ -89,7 +89,7 @@ def test_a_rank_cut_adds_two_metrics(query, database, training, at):
     np.testing.assert_array_equal(evaluation.values[f"precision@{at}", "t2i", 8], precision_at(*arguments, at, 8))
     np.testing.assert_array_equal(evaluation.values["mAP", "t2i", 8], average_precision(*arguments, bits=8))
     assert {metric for metric, _, _ in evaluation.values} == {
-        "mAP", "mAP tie-averaged", f"mAP@{at}", f"precision@{at}",
+        "mAP", "mAP tie-averaged", "mAP best ties", "mAP worst ties", f"mAP@{at}", f"precision@{at}",
     }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_the_result_is_plain_json_without_nan(partly_undefined, training):
     assert (read["protocol"], read["queries"], read["database"]) == ("unseen items", 5, 50)
     assert read["queries_without_relevant_item"] == 2
     assert read["floors"] == {name: evaluation.floor(name) for name in ("random", "popularity")}
-    assert len(read["means"]) == len(read["per_query"]) == 4 * 2 * 3
+    assert len(read["means"]) == len(read["per_query"]) == 6 * 2 * 3
     for mean, values in zip(read["means"], read["per_query"], strict=True):
         key = mean["metric"], mean["direction"], mean["bits"]
         assert key == (values["metric"], values["direction"], values["bits"])

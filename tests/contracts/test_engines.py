@@ -276,9 +276,6 @@ def test_an_index_of_an_engine_that_cannot_filter_names_one_that_can(filters):
         index.search(Codes.from_bits(random_bits(1, 16)), **filters)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="omp_set_num_threads is for the whole process and stays after the search"
-)
 def test_the_threads_of_one_search_are_not_those_of_the_next():
     faiss = pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
     index = Index(engine="faiss")

@@ -349,31 +349,35 @@ class Index:
 def _writing(path: Path) -> Iterator[None]:
     """Be the only writer of a file, and clear away what a killed one left."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _lock(path)
+    descriptor, locked = _lock(path)
     try:
         for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
     finally:
-        os.close(lock)
+        if locked != path:
+            locked.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
-    """Lock the file itself, or its folder while there is none; the lock ends when the descriptor is closed.
+def _lock(path: Path) -> tuple[int, Path]:
+    """Lock the file itself, or a file beside it while there is none; the lock ends when the descriptor is closed.
 
     Saving puts a new file in the place of the old one, so a lock on a file that is no longer there is tried again.
+
+    Returns:
+        The descriptor, and what was locked.
     """
     import fcntl  # not on every system; elsewhere an index can be searched but not written
 
     while True:
-        target = path if path.exists() else path.parent
-        descriptor = os.open(target, os.O_RDONLY)
+        target = path if path.exists() else path.with_name(f".{path.name}.lock")
+        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT), 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if target == path.parent and not path.exists():
-                return descriptor
-            if target == path and os.fstat(descriptor).st_ino == path.stat().st_ino:
-                return descriptor
+            still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
+            if still_there and (target == path or not path.exists()):
+                return descriptor, target
         except BlockingIOError:
             os.close(descriptor)
             raise BusyError(f"{path}: another process is writing this index. Try again when it is done.") from None

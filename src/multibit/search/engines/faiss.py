@@ -50,7 +50,15 @@ class FaissEngine:
         found = room_for(len(queries), k, self._codes, None, np.uint16)
         if not found.rows.size:
             return found
-        self._faiss.omp_set_num_threads(threads or processors())  # a setting of the whole process
+        before = self._faiss.omp_get_max_threads()  # a setting of the whole process
+        self._faiss.omp_set_num_threads(threads or processors())
+        try:
+            self._fill(found, queries, bits, max_distance)
+        finally:
+            self._faiss.omp_set_num_threads(before)
+        return found
+
+    def _fill(self, found: Neighbours, queries: Codes, bits: int, max_distance: int | None) -> None:
         index, packed = self._index(bits), queries.prefix(bits).to_bytes()
         last = index.search(packed, found.rows.shape[1])[0][:, -1].astype(int)
         for q, radius in enumerate(last):
@@ -59,7 +67,6 @@ class FaissEngine:
             order = np.lexsort((rows, distances))[: found.rows.shape[1]]
             found.rows[q, : len(order)], found.distances[q, : len(order)] = rows[order], distances[order]
             found.counts[q] = len(order)
-        return found
 
     def _within(self, index: Any, query: NDArray[np.uint8], reach: int) -> tuple[NDArray[Any], NDArray[Any]]:
         _, distances, rows = index.range_search(query, int(reach) + 1)  # faiss: strictly below the radius

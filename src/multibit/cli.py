@@ -260,17 +260,23 @@ def evaluate(
     """
     from multibit.files import write_json
     from multibit.report import accuracy_table, comparison_table
+    from multibit.report.page import require_drawing
+    from multibit.report.study import distinct
     from multibit.runs import Run
 
     loaded = Run.load(run)
     others = [Run.load(path) for path in against or ()]
+    for other in others:
+        loaded.require_same_split(other)
+    if report is not None:
+        require_drawing()
     store = loaded.open_features(features)
     evaluations = loaded.evaluate(store, at=at)
     tables = [accuracy_table(evaluation) for evaluation in evaluations]
     beside = [other.evaluate(store) for other in others]
+    names = distinct([each.folder.resolve().name for each in (loaded, *others)])
     for i, evaluation in enumerate(evaluations if others else ()):
-        named = {str(run): evaluation} | {str(o.folder): each[i] for o, each in zip(others, beside, strict=True)}
-        tables.append(comparison_table(named))
+        tables.append(comparison_table(dict(zip(names, [evaluation, *(each[i] for each in beside)], strict=True))))
     console = _stdout()
     for table in tables:
         if markdown:

@@ -284,6 +284,15 @@ class Run:
                 "could be among the queries."
             )
 
+    def require_same_split(self, other: Run) -> None:
+        """Refuse to compare runs whose queries differ.
+
+        Raises:
+            MismatchError: the splits differ.
+        """
+        if other.split.fingerprint() != self.split.fingerprint():
+            raise MismatchError(f"{other.folder} and {self.folder} have different splits: they cannot be compared.")
+
     def index_items(
         self, index: Index, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None
     ) -> None:
@@ -332,9 +341,7 @@ class Run:
                 split.
         """
         self.require_own(store)
-        shared = anchor or self
-        if shared.split.fingerprint() != self.split.fingerprint():
-            raise MismatchError(f"{shared.folder} and {self.folder} have different splits: they cannot be compared.")
+        self.require_same_split(anchor or self)
         query = encode(self.model, store.take(self.split.query))
         labels = store.dataset.labels[self.split.train]
         databases = {"in": self.split.database, "out": self.split.unseen}

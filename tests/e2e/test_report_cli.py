@@ -97,7 +97,7 @@ def test_evaluation_without_another_run_compares_nothing(runs):
 
 def test_another_run_is_compared_query_by_query_under_both_protocols(runs):
     printed = done("evaluate", runs.first, "--against", runs.second, "--markdown")
-    assert printed.count(f"**{runs.first} beside other runs**") == 2
+    assert printed.count(f"**{runs.first.name} beside other runs**") == 2
     rows = comparison_rows(printed)
     assert len(rows) == 2 * 2 * 2
     first, second = (Run.load(run) for run in (runs.first, runs.second))
@@ -111,7 +111,7 @@ def test_another_run_is_compared_query_by_query_under_both_protocols(runs):
                 difference = compare_queries(a, b)
                 star = "*" if difference.p < 0.05 else ""
                 expected.append(
-                    f"| {runs.second}, {arrow} | {bits} | {100 * a.mean():.2f} | {100 * b.mean():.2f} "
+                    f"| {runs.second.name}, {arrow} | {bits} | {100 * a.mean():.2f} | {100 * b.mean():.2f} "
                     f"| {100 * (a - b).mean():+.2f}{star} "
                     f"| {100 * difference.low:+.2f} to {100 * difference.high:+.2f} "
                     f"| {100 * (a > b).mean():.1f} | {100 * (a == b).mean():.1f} | {100 * (a < b).mean():.1f} "
@@ -125,7 +125,7 @@ def test_several_runs_stand_below_each_other(runs, tmp_path):
     done("train", runs.first.parent / "ready.npz", "--out", third, *TINY, "--set=epochs=1")
     printed = done("evaluate", runs.first, "--against", runs.second, "--against", third, "--markdown")
     assert [row.split(",")[0].removeprefix("| ") for row in comparison_rows(printed)] == (
-        [str(runs.second)] * 4 + [str(third)] * 4
+        [runs.second.name] * 4 + [third.name] * 4
     ) * 2
 
 
@@ -136,19 +136,16 @@ def test_what_is_written_is_about_the_first_run_only(runs, tmp_path):
     assert json.loads((tmp_path / "alone.json").read_text())["run"] == Run.load(runs.first).record["model"]
 
 
-@pytest.mark.xfail(strict=True, reason="compared all the same: other queries are paired by their place")
 def test_a_run_of_another_split_is_refused(runs):
     assert "have different splits: they cannot be compared" in refused(
         "evaluate", runs.first, "--against", runs.stranger
     )
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="comes out as a KeyError")
 def test_a_run_of_other_lengths_is_refused(runs):
     assert "lengths" in refused("evaluate", runs.first, "--against", runs.longer)
 
 
-@pytest.mark.xfail(strict=True, reason="the same path twice is taken for one run: a table without rows")
 def test_a_run_beside_itself_is_all_ties(runs):
     printed = done("evaluate", runs.first, "--against", runs.first, "--markdown")
     assert len(comparison_rows(printed)) == 8
@@ -214,7 +211,6 @@ def test_a_missing_library_is_named_with_its_extra(runs, tmp_path, monkeypatch):
     assert not (tmp_path / "report").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the folder name alone tells runs apart")
 def test_runs_in_folders_of_one_name_are_told_apart(runs, tmp_path):
     for name in ("first", "second"):
         shutil.copytree(getattr(runs, name), tmp_path / name / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,8 +101,10 @@ class Evaluation:
         return list(dict.fromkeys(metric for metric, _, _ in self.values))
 
     def mean(self, metric: str, direction: str, bits: int) -> float:
-        """Mean over the queries for which the metric is defined."""
-        return float(np.nanmean(self.values[metric, direction, bits]))
+        """Mean over the queries for which the metric is defined; NaN when there is none."""
+        values = self.values[metric, direction, bits]
+        defined = values[~np.isnan(values)]
+        return float(defined.mean()) if len(defined) else math.nan
 
     def floor(self, name: str) -> float:
         """Mean of a floor over the queries for which it is defined."""
@@ -117,8 +120,9 @@ class Evaluation:
             "tie_rule": "distance, then database row",
             "floors": {name: self.floor(name) for name in self.floors},
             "means": [
-                {"metric": metric, "direction": direction, "bits": bits, "value": self.mean(metric, direction, bits)}
+                {"metric": metric, "direction": direction, "bits": bits, "value": mean}
                 for metric, direction, bits in self.values
+                for mean in _plain(np.array([self.mean(metric, direction, bits)]))
             ],
             "curves": [
                 {

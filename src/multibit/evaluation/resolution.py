@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
@@ -202,7 +201,9 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
     if min(x.min(), y.min()) < 0:
         raise DataError("the scores must be at least 0.")
     if max(levels) > 2**16 or levels[0] * levels[1] > LARGEST_TABLE:
-        tau = float(scipy.stats.kendalltau(x, y).statistic)
+        from scipy.stats import kendalltau  # slow to import, rarely needed
+
+        tau = float(kendalltau(x, y).statistic)
         return 0.0 if math.isnan(tau) else tau
     return float(tau_of_levels(x.astype(np.uint16), y.astype(np.uint16), *levels))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from multibit.codes import Codes, hamming_distances
 from multibit.codes.distance import nearest
 from multibit.data import FeatureStore
 from multibit.data.encoders import load_text_encoder
-from multibit.errors import DataError, MissingExtraError
+from multibit.errors import DataError, MultibitError
 from multibit.evaluation.agreement import LengthAgreement, Quantization, cross_length_agreement, quantization
 from multibit.evaluation.health import CodeHealth, code_health
 from multibit.evaluation.protocol import DIRECTIONS, CodedPairs, Evaluation
@@ -122,9 +123,10 @@ def assess(run: Run, store: FeatureStore, anchor: Run | None = None) -> Assessme
             quantized[direction, bits] = quantization(*sides, bits)
             precision[direction, bits] = _precision_curve(q, d, query.labels, database.labels, bits)
         if len(graded) > 1:
-            strata[direction] = no_shared_label(
-                q, d, query.labels, database.labels, graded[1], run.teacher.graph.weights, min(64, run.model.bits)
-            )
+            with contextlib.suppress(DataError):  # every pair shares a label
+                strata[direction] = no_shared_label(
+                    q, d, query.labels, database.labels, graded[1], run.teacher.graph.weights, min(64, run.model.bits)
+                )
     health = {m: code_health(database.codes(m), lengths, run.model.blocks) for m in MODALITIES}
     return Assessment(
         name=run.folder.resolve().name,
@@ -151,7 +153,7 @@ def _references(run: Run, database: CodedPairs) -> tuple[list[GradedRelevance], 
     try:
         encoder = load_text_encoder(run.recipe.text.name if run.recipe.text.weights else "all-minilm-l6-v2")
         return [idf, GradedRelevance.semantic(run.label_names, encoder.encode)], []
-    except (DataError, MissingExtraError) as error:
+    except MultibitError as error:
         return [idf], [f"No label-name evaluator: {error}"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,18 +16,15 @@ from multibit.hashing.model import MODALITIES
 from multibit.report.assessment import Assessment
 from multibit.report.tables import ARROWS
 
-STYLES = (
-    ("#0b3c5d", "-", "o"),
-    ("#d95f02", "--", "s"),
-    ("#4d4d4d", "-.", "^"),
-    ("#1b9e77", ":", "D"),
-    ("#7570b3", "-", "v"),
-)
+COLORS = ("#0b3c5d", "#d95f02", "#4d4d4d", "#1b9e77", "#7570b3")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PANEL = (5.0, 3.6)  # inches
 
 
 def report_figures(runs: Sequence[Assessment]) -> dict[str, Figure]:
     """All figures, by the name of their files; the first run is the one that is reported."""
+    runs = [replace(run, name=_no_formula(run.name)) for run in runs]
     first = runs[0]
     figures = {
         "map-by-length": _map_by_length(runs),
@@ -44,6 +42,11 @@ def report_figures(runs: Sequence[Assessment]) -> dict[str, Figure]:
     return figures
 
 
+def _no_formula(name: str) -> str:
+    """The name for matplotlib, which reads text between two dollars as a formula."""
+    return name.replace("$", r"\$") if name.count("$") > 1 else name
+
+
 def _panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(PANEL[0] * count, PANEL[1]), layout="constrained")
     axes = [figure.add_subplot(1, count, i + 1) for i in range(count)]
@@ -55,8 +58,9 @@ def _panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
 
 
 def _line(axes: Axes, x: Sequence[float], y: Sequence[float], style: int, label: str, markers: bool = True) -> None:
-    color, dash, marker = STYLES[style % len(STYLES)]
-    axes.plot(x, y, color=color, linestyle=dash, marker=marker if markers else None, label=label, markersize=4.5)
+    color, dash = COLORS[style % len(COLORS)], DASHES[style % len(DASHES)]
+    marker = MARKERS[style % len(MARKERS)] if markers else None
+    axes.plot(x, y, color=color, linestyle=dash, marker=marker, label=label, markersize=4.5)
 
 
 def _at_lengths(axes: Axes, lengths: Sequence[int]) -> None:
@@ -75,7 +79,7 @@ def _map_by_length(runs: Sequence[Assessment]) -> Figure:
             for j, direction in enumerate(DIRECTIONS):
                 means = [100 * evaluation.mean("mAP", direction, bits) for bits in run.lengths]
                 _line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {ARROWS[direction]}")
-        for name, dash in {"popularity": (0, (1, 1)), "random": (0, (4, 3))}.items():
+        for name, dash in {"popularity": ":", "random": "--"}.items():
             floor = 100 * first.evaluations[i].floor(name)
             axes.axhline(floor, color="0.45", linestyle=dash, linewidth=1, label=f"floor: {name}")
         _at_lengths(axes, first.lengths)

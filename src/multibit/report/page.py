@@ -55,9 +55,14 @@ img { max-width: 100%; height: auto; margin: .6rem 0; } nav a { margin-right: .8
 """
 
 
-def can_draw() -> bool:
-    """Whether the libraries for figures and page are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("matplotlib", "jinja2"))
+def require_drawing() -> None:
+    """Refuse to begin a report that cannot be drawn.
+
+    Raises:
+        MissingExtraError: matplotlib or jinja2 is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "jinja2")):
+        raise MissingExtraError("matplotlib or jinja2", extra="report", need="a report with figures")
 
 
 def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
@@ -72,8 +77,7 @@ def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
     Raises:
         MissingExtraError: matplotlib or jinja2 is not installed.
     """
-    if not can_draw():
-        raise MissingExtraError("matplotlib or jinja2", extra="report", need="a report with figures")
+    require_drawing()
     tables = report_tables(runs)
     written = write_values(runs[0], tables, folder)
     from multibit.report.figures import report_figures

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multibit.errors import MismatchError
 from multibit.evaluation.comparison import compare_queries
@@ -23,6 +26,7 @@ def report_tables(runs: Sequence[Assessment]) -> dict[str, Table]:
     Raises:
         MismatchError: the runs measured other queries or lengths.
     """
+    runs = [replace(run, name=name) for run, name in zip(runs, distinct([run.name for run in runs]), strict=True)]
     first = runs[0]
     for other in runs[1:]:
         for mine, theirs in zip(first.evaluations, other.evaluations, strict=False):
@@ -43,6 +47,21 @@ def report_tables(runs: Sequence[Assessment]) -> dict[str, Table]:
     return tables
 
 
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names that differ: repeated ones are numbered.
+
+    Example:
+        >>> distinct(["run", "run", "other"])
+        ['run', 'run (2)', 'other']
+    """
+    seen: Counter[str] = Counter()
+    out = []
+    for name in names:
+        seen[name] += 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
+
+
 def comparison_table(evaluations: dict[str, Evaluation], metric: str = "mAP") -> Table:
     """The first run beside the others, query by query, with significance.
 
@@ -51,11 +70,13 @@ def comparison_table(evaluations: dict[str, Evaluation], metric: str = "mAP") ->
         metric: to compare.
 
     Raises:
-        DataError: the runs have other queries.
+        DataError: the runs have other queries. MismatchError: other lengths.
     """
     (name, first), *others = evaluations.items()
     rows = []
     for other, evaluation in others:
+        if evaluation.lengths != first.lengths:
+            raise MismatchError(f"{name} has the lengths {first.lengths}, {other} has {evaluation.lengths}.")
         for direction in DIRECTIONS:
             for bits in first.lengths:
                 difference = compare_queries(
@@ -152,14 +173,23 @@ def _quantization(run: Assessment) -> Table:
 
 def _strata(runs: Sequence[Assessment]) -> Table:
     rows = tuple(
-        (f"{run.name}, {ARROWS[direction]}", stratum.name, f"{np.nanmean(stratum.values):.3f}", f"{stratum.pairs:,}")
+        (f"{run.name}, {ARROWS[direction]}", stratum.name, _mean(stratum.values), f"{stratum.pairs:,}")
         for run in runs
         for direction, strata in run.strata.items()
         for stratum in strata
     )
     return Table(
-        "Pairs that share no label", ("", "pairs", "NDCG@100", "count"), rows, "64 bits, label-name reference."
+        "Pairs that share no label",
+        ("", "pairs", "NDCG@100", "count"),
+        rows,
+        f"{min(64, sum(runs[0].blocks))} bits, label-name reference.",
     )
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    """Mean of the defined values, or a dash where there is none."""
+    defined = values[~np.isnan(values)]
+    return f"{defined.mean():.3f}" if len(defined) else "-"
 
 
 def _bits(run: Assessment) -> Table:

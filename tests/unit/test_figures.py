@@ -1,0 +1,256 @@
+"""Figures hold the numbers of the assessment, are the same every time, and can be told apart in grey."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import plant
+from multibit import Config, FeatureStore, Run, Split
+from multibit.report import assessment as module
+from multibit.report.assessment import assess
+from multibit.report.figures import report_figures
+
+NAMES = [
+    "map-by-length", "precision-recall", "precision-at-n", "rank-displacement", "distances-by-shared-labels",
+    "label-graph", "bit-balance", "bit-budget", "accuracy-and-cost",
+]  # fmt: skip
+SIDES = {"i2t": "image-to-text", "t2i": "text-to-image"}
+
+
+class Words:
+    """Stands for the packaged text encoder, which is slow to load."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def encode(self, texts):
+        return np.random.default_rng(0).normal(size=(len(texts), 6))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two assessed runs on one split of planted data."""
+    folder = tmp_path_factory.mktemp("planted")
+    np.savez(folder / "ready.npz", **plant(120), label_names=[f"topic {i}" for i in range(8)])
+    store = FeatureStore.open(folder / "ready.npz")
+    split = Split.draw(120, query=20, train=60, validation=10)
+    config = Config(epochs=3, lengths=(8, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "load_text_encoder", Words)
+        patch.setattr(module, "TIMED", 3)
+        first = Run.create(folder / "first", store, split, config)
+        second = Run.create(folder / "second", store, split, config.override({"seed": 7}))
+        return [assess(first, store), assess(second, store, anchor=first)]
+
+
+@pytest.fixture(scope="module")
+def drawn(runs):
+    return report_figures(runs)
+
+
+def png(figure):
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=50)
+    return buffer.getvalue()
+
+
+def lines_of(axes):
+    """What the legend explains: label -> line."""
+    return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+
+
+def legend_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+# All of them
+
+
+def test_one_run_has_nine_figures_and_others_add_the_differences(runs, drawn):
+    assert list(report_figures(runs[:1])) == NAMES
+    assert list(drawn) == [*NAMES, "ap-differences"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ap-differences"])
+def test_two_renderings_are_the_same_picture(runs, drawn, name):
+    first, again = png(drawn[name]), png(report_figures(runs)[name])
+    assert first == again
+    with Image.open(io.BytesIO(first)) as picture:
+        pixels = np.asarray(picture.convert("L"))
+    assert pixels.shape[0] == 180 and pixels.shape[1] in (250, 500)  # one or two panels
+    assert len(np.unique(pixels)) > 20
+
+
+@pytest.mark.parametrize("name", ["map-by-length", "rank-displacement"])
+def test_two_pdf_renderings_are_the_same_file(runs, name):
+    files = []
+    for _ in range(2):
+        buffer = io.BytesIO()
+        report_figures(runs)[name].savefig(buffer, format="pdf", metadata={"CreationDate": None})
+        files.append(buffer.getvalue())
+    assert files[0] == files[1]
+    assert files[0].startswith(b"%PDF") and len(files[0]) > 2000
+
+
+def test_every_panel_says_what_it_shows(drawn):
+    for axes in itertools.chain.from_iterable(figure.axes for figure in drawn.values()):
+        if axes.get_label() != "<colorbar>":
+            assert axes.get_title() and axes.get_xlabel() and axes.get_ylabel()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_one_length_without_names_is_drawn_as_well(runs):
+    first = runs[0]
+    one = replace(
+        first,
+        lengths=(16,),
+        agreement={},
+        strata={},
+        evaluations=first.evaluations[:1],
+        displacement=np.stack([first.displacement[0], np.zeros(first.displacement.shape[1])]),
+    )
+    figures = report_figures([one])
+    assert list(figures) == NAMES
+    assert len(lines_of(figures["precision-at-n"].axes[0])) == 1
+    assert len(png(figures["rank-displacement"])) > 1000
+
+
+# Told apart
+
+
+@pytest.mark.parametrize("name", ["map-by-length", "precision-at-n", "accuracy-and-cost", "distances-by-shared-labels"])
+def test_lines_of_a_panel_differ_without_colour(drawn, name):
+    for axes in drawn[name].axes:
+        lines = {label: line for label, line in lines_of(axes).items() if not label.startswith("floor")}
+        looks = [(line.get_linestyle(), line.get_marker()) for line in lines.values()]
+        assert len(looks) >= 2
+        assert len(set(looks)) == len(looks)
+
+
+def test_lines_of_three_runs_differ(runs):
+    axes = report_figures([*runs, replace(runs[1], name="third")])["map-by-length"].axes[0]
+    looks = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in lines_of(axes).values()]
+    assert len(set(looks)) == len(looks)
+
+
+# The numbers
+
+
+def test_map_by_length_shows_the_means_and_the_floors(runs, drawn):
+    axes = drawn["map-by-length"].axes
+    assert [each.get_title() for each in axes] == [e.protocol for e in runs[0].evaluations]
+    for i, panel in enumerate(axes):
+        lines = lines_of(panel)
+        for run, (direction, arrow) in itertools.product(runs, SIDES.items()):
+            line = lines.pop(f"{run.name}, {arrow}")
+            means = [100 * np.nanmean(run.evaluations[i].values["mAP", direction, bits]) for bits in (8, 16)]
+            assert line.get_xdata().tolist() == [8, 16]
+            np.testing.assert_allclose(line.get_ydata(), means)
+        for name, line in lines.items():
+            floor = 100 * runs[0].evaluations[i].floors[name.removeprefix("floor: ")].mean()
+            np.testing.assert_allclose(line.get_ydata(), floor)
+        assert list(lines) == ["floor: popularity", "floor: random"]
+        assert panel.get_ylim()[0] == 0
+
+
+def test_precision_and_recall_are_drawn_where_something_is_found(runs, drawn):
+    curves = runs[0].evaluations[0].curves
+    for axes, direction in zip(drawn["precision-recall"].axes, SIDES, strict=True):
+        for bits, line in zip((8, 16), lines_of(axes).values(), strict=True):
+            curve = curves[direction, bits]
+            known = ~np.isnan(curve.precision)
+            np.testing.assert_array_equal(line.get_xdata(), curve.recall[known])
+            np.testing.assert_array_equal(line.get_ydata(), curve.precision[known])
+
+
+def test_precision_at_n_starts_at_the_first_rank(runs, drawn):
+    for axes, direction in zip(drawn["precision-at-n"].axes, SIDES, strict=True):
+        for bits, line in zip((8, 16), lines_of(axes).values(), strict=True):
+            np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 101))
+            np.testing.assert_array_equal(line.get_ydata(), runs[0].precision[direction, bits])
+
+
+def test_rank_displacement_counts_every_sampled_item(runs, drawn):
+    axes, _ = drawn["rank-displacement"].axes
+    rank, moved = runs[0].displacement
+    assert axes.collections[0].get_array().sum() == len(rank)
+    assert any(text.get_text() == f"mean |change| {np.abs(moved).mean():.3f}" for text in axes.texts)
+
+
+def test_distances_are_one_line_for_each_number_of_shared_labels(runs, drawn):
+    (axes,) = drawn["distances-by-shared-labels"].axes
+    assert list(runs[0].shared) == [0, 1, 2, 3]
+    assert legend_of(axes) == ["0 shared", "1 shared", "2 shared", "3 or more shared"]
+    for line, share in zip(axes.get_lines(), runs[0].shared.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(17))
+        np.testing.assert_array_equal(line.get_ydata(), share)
+
+
+def test_the_label_graph_is_drawn_whole_and_the_kernels_start_at_one(runs, drawn):
+    graph, scales = drawn["label-graph"].axes[:2]
+    shown, weights = np.asarray(graph.get_images()[0].get_array()), runs[0].teacher.graph.weights
+    assert shown.shape == (8, 8)
+    np.testing.assert_array_equal(np.sort(shown, axis=None), np.sort(weights, axis=None))
+    np.testing.assert_array_equal(shown, shown.T)
+    lines = lines_of(scales)
+    for tau in runs[0].teacher.tau:
+        line = lines[rf"$\tau$ = {tau:.2f}"]
+        np.testing.assert_allclose(line.get_ydata(), np.exp(-tau * line.get_xdata()))
+    assert lines["fractional kernel"].get_ydata()[0] == 1
+
+
+def test_bit_balance_has_a_bar_for_each_bit_and_a_line_between_scales(runs, drawn):
+    blocks = runs[0].blocks
+    for axes, modality in zip(drawn["bit-balance"].axes, ("image", "text"), strict=True):
+        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], runs[0].health[modality].balance)
+        ends = [line.get_xdata()[0] for line in axes.get_lines()[1:]]
+        assert ends == [blocks[0] + 0.5, blocks[0] + blocks[1] + 0.5]
+
+
+def test_bit_budget_has_a_bar_for_each_scale(runs, drawn):
+    (axes,) = drawn["bit-budget"].axes
+    assert [bar.get_height() for bar in axes.patches] == list(runs[0].blocks)
+    assert [text.get_text() for text in axes.texts] == [str(bits) for bits in runs[0].blocks]
+
+
+def test_accuracy_is_drawn_against_bytes_and_microseconds(runs, drawn):
+    storage, time = drawn["accuracy-and-cost"].axes
+    for run in runs:
+        means = [
+            50 * sum(np.nanmean(run.evaluations[0].values["mAP", direction, bits]) for direction in SIDES)
+            for bits in (8, 16)
+        ]
+        np.testing.assert_allclose(lines_of(storage)[run.name].get_ydata(), means)
+        assert lines_of(storage)[run.name].get_xdata().tolist() == [1, 2]
+        micro = [1000 * run.cost.query[bits].median for bits in (8, 16)]
+        np.testing.assert_allclose(lines_of(time)[run.name].get_xdata(), micro)
+
+
+def test_ap_differences_rise_from_the_worst_query_to_the_best(runs, drawn):
+    for axes, direction in zip(drawn["ap-differences"].axes, SIDES, strict=True):
+        (line,) = (line for label, line in lines_of(axes).items() if label.startswith("beside second: "))
+        first, second = (run.evaluations[0].values["mAP", direction, 16] for run in runs)
+        np.testing.assert_allclose(line.get_xdata(), np.sort(100 * (first - second)))
+        np.testing.assert_allclose(line.get_ydata(), np.arange(1, 21) / 20)
+        assert line.get_label() == f"beside second: {100 * (first > second).mean():.0f} % improved"
+        assert axes.get_title() == f"{SIDES[direction]}, 16 bits"
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["<script>", "a & b", "100 %", "ünïcode", "cost 5 $"])
+def test_names_of_runs_stand_in_the_legend_as_they_are(runs, name):
+    figure = report_figures([replace(runs[0], name=name), runs[1]])["accuracy-and-cost"]
+    assert legend_of(figure.axes[0]) == [name, "second"]
+    assert len(png(figure)) > 1000
+
+
+def test_a_name_with_two_dollars_is_no_formula(runs):
+    png(report_figures([replace(runs[0], name="run$1_$2"), runs[1]])["accuracy-and-cost"])

@@ -1,0 +1,141 @@
+"""Pairs without a common label, and the quarter that the label graph relates most, pair by pair."""
+
+import math
+
+import numpy as np
+import pytest
+
+from multibit.codes import Codes
+from multibit.errors import DataError
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.strata import no_shared_label
+
+COLUMNS = 6
+BITS = 5
+
+
+def graph(kind, seed=0):
+    """Symmetric label weights of which many, most or all are 0."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random((COLUMNS, COLUMNS)) * (rng.random((COLUMNS, COLUMNS)) < 0.6)
+    if kind == "sparse":
+        weights[:] = 0
+        weights[0, 1] = 0.7
+    if kind == "empty":
+        weights[:] = 0
+    weights = np.triu(weights, 1)
+    return weights + weights.T
+
+
+def semantic(seed=0):
+    vectors = np.random.default_rng(seed).normal(size=(COLUMNS, 2))
+    return GradedRelevance.semantic([f"thing {i}" for i in range(COLUMNS)], lambda _: vectors)
+
+
+def data(queries=7, items=40, seed=1):
+    rng = np.random.default_rng(seed)
+    bits = [rng.integers(0, 2, size=(count, BITS)) for count in (queries, items)]
+    labels = [(rng.random((count, COLUMNS)) < 0.2).astype(np.uint8) for count in (queries, items)]
+    return *bits, *labels
+
+
+def measured(sides, weights, **options):
+    query, database, *labels = sides
+    return no_shared_label(Codes.from_bits(query), Codes.from_bits(database), *labels, semantic(), weights, **options)
+
+
+def strata_by_pairs(sides, weights, bits=BITS, k=100, compared=500):
+    """Pairs and NDCG of each query in both strata."""
+    query, database, query_labels, labels = sides
+    query, query_labels = query[:compared], query_labels[:compared]
+    scores = semantic().scores(query_labels, labels)
+    related = {}  # (query, item) without a common label -> label-graph similarity
+    for q, wanted in enumerate(query_labels):
+        for i, has in enumerate(labels):
+            if not (wanted & has).any():
+                related[q, i] = sum(weights[a, b] for a in np.flatnonzero(wanted) for b in np.flatnonzero(has))
+    least = np.quantile(list(related.values()), 0.75)
+    closest = [pair for pair, value in related.items() if value > 0 and value >= least - 1e-12]
+    found = []
+    for pairs in (list(related), closest):
+        values = []
+        for q in range(len(query)):
+            rows = [i for other, i in pairs if other == q]
+            distance = {i: sum(query[q, :bits] != database[i, :bits]) for i in rows}
+            ranked = sorted(rows, key=lambda i: (distance[i], i))[:k]
+            ideal = sorted((scores[q, i] for i in rows), reverse=True)[:k]
+            gain, best = (
+                sum(r / math.log2(rank + 2) for rank, r in enumerate(gains))
+                for gains in ([scores[q, i] for i in ranked], ideal)
+            )
+            values.append(gain / best if best > 0 else math.nan)
+        found.append((len(pairs), values))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "empty"])
+@pytest.mark.parametrize(
+    "options", [{}, {"bits": 2}, {"k": 3}, {"compared": 4}, {"bits": 3, "k": 1, "compared": 1}, {"k": 1000}]
+)
+def test_both_strata_equal_the_pairs_one_by_one(kind, options):
+    sides, weights = data(), graph(kind)
+    found = measured(sides, weights, **options)
+    expected = strata_by_pairs(sides, weights, **options)
+    assert [stratum.name for stratum in found] == ["no shared label", "no shared label, graph top 25 %"]
+    for stratum, (pairs, values) in zip(found, expected, strict=True):
+        assert stratum.pairs == pairs
+        np.testing.assert_allclose(stratum.values, values, rtol=1e-12)
+
+
+def test_no_relation_is_not_close_however_many_pairs_have_none():
+    """One pair of labels is related, and so few pairs are that the quartile is 0."""
+    sides = data()
+    _, closest = measured(sides, graph("sparse"))
+    wanted, has = sides[2], sides[3]
+    apart = wanted.astype(int) @ has.T == 0
+    related = (np.outer(wanted[:, 0], has[:, 1]) | np.outer(wanted[:, 1], has[:, 0])).astype(bool)
+    assert 0 < closest.pairs == (apart & related).sum() < apart.sum() / 4
+
+
+def test_without_any_relation_nothing_is_close():
+    apart, closest = measured(data(), graph("empty"))
+    assert apart.pairs > 0
+    assert closest.pairs == 0
+    assert np.isnan(closest.values).all() and len(closest.values) == 7
+
+
+def test_about_a_quarter_of_the_pairs_is_close_where_all_relations_differ():
+    rng = np.random.default_rng(0)
+    weights = np.triu(rng.random((COLUMNS, COLUMNS)), 1)
+    query_labels, labels = np.eye(COLUMNS, dtype=np.uint8)[:2], np.eye(COLUMNS, dtype=np.uint8)[2:]
+    sides = np.zeros((2, BITS), int), np.zeros((4, BITS), int), query_labels, labels
+    apart, closest = measured(sides, weights + weights.T)
+    assert (apart.pairs, closest.pairs) == (8, 2)
+
+
+def test_strata_by_hand():
+    """Label 0 is close to label 1 in both name and graph, and far from label 2; the near code is of label 2."""
+    vectors = np.array([[2.0, 1.0], [2.0, -1.0], [-4.0, 0.0]])
+    relevance = GradedRelevance.semantic(["a", "b", "c"], lambda _: vectors)
+    query, database = Codes.from_bits([[0, 0]]), Codes.from_bits([[0, 0], [0, 1], [0, 0], [1, 1]])
+    weights = np.array([[0, 0.9, 0.1], [0.9, 0, 0], [0.1, 0, 0]])
+    labels = [[1, 0, 0]], [[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    found = no_shared_label(query, database, *labels, relevance, weights)
+    assert [stratum.pairs for stratum in found] == [3, 1]
+    assert found[0].values == pytest.approx([1 / math.log2(3)])  # the only relevant one comes second
+    assert found[1].values == pytest.approx([1])
+
+
+def test_items_and_queries_without_labels_share_none():
+    sides = data()
+    sides[2][0], sides[3][:3] = 0, 0
+    apart, _ = measured(sides, graph("dense"))
+    assert apart.pairs == sum(not (a & b).any() for a in sides[2] for b in sides[3])
+    assert math.isnan(apart.values[0])
+
+
+def test_data_where_all_pairs_share_a_label_is_refused():
+    labels = np.ones((3, COLUMNS), np.uint8), np.ones((5, COLUMNS), np.uint8)
+    sides = np.zeros((3, BITS), int), np.zeros((5, BITS), int), *labels
+    with pytest.raises(DataError, match="every query shares a label with every item: there is no such pair"):
+        measured(sides, graph("dense"))

@@ -1,0 +1,327 @@
+"""Tables of assessed runs, to the letter, from measurements made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+from multibit.errors import MismatchError, MultibitError
+from multibit.evaluation.agreement import LengthAgreement, Quantization
+from multibit.evaluation.health import CodeHealth
+from multibit.evaluation.protocol import Evaluation
+from multibit.evaluation.strata import Stratum
+from multibit.report import comparison_table, report_tables
+from multibit.report.assessment import Assessment, Cost, Times
+
+DIRECTIONS = ("i2t", "t2i")
+RESOLUTION = ("NDCG@100", "tau-b", "collision", "inversion")
+
+
+def evaluation(ap=(0.25, 0.5), resolution=(0.5, 0.25, 0.125, 0.06), lengths=(16, 64), **changed):
+    """The same AP everywhere; resolution a little better for texts that ask, and at more bits."""
+    values = {("mAP", direction, bits): np.array(ap, float) for direction in DIRECTIONS for bits in lengths}
+    for reference, name in itertools.product(("IDF", "label names"), RESOLUTION):
+        for direction, bits in itertools.product(DIRECTIONS, lengths):
+            value = resolution[RESOLUTION.index(name)] + bits / 1000 + (0.02 if direction == "t2i" else 0)
+            values[f"{name} {reference}", direction, bits] = np.array([value - 0.01, value + 0.01])
+    settings = {"protocol": "all items", "lengths": tuple(lengths), "queries": len(ap), "database": 50, "curves": {}}
+    floors = {"random": np.array([0.1, 0.2]), "popularity": np.array([0.2, 0.3])}
+    return Evaluation(**{**settings, "values": values, "floors": floors, **changed})
+
+
+def assessment(name="ours", lengths=(16, 64), shift=0.0, evaluations=None, **changed):
+    """Numbers that can be checked by eye; `shift` tells runs apart."""
+    pairs = [
+        LengthAgreement(pair, np.array([0.5, 0.7]) + shift, np.array([0.1, 0.2]))
+        for pair in itertools.combinations(lengths, 2)
+    ]
+    correlation = np.array([[1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0.25], [0, 0, 0.25, 1]])
+    health = CodeHealth(
+        np.array([0.5, 0.25, 1.0, 0.5]), np.array([1.0, 0.8, 0.0, 1.0]), correlation, {2: 3, 4: 1234}, (3, 1)
+    )
+    settings = {
+        "run": {"code": "4 bits"},
+        "evaluations": evaluations or [evaluation(lengths=lengths), evaluation(lengths=lengths, protocol="new items")],
+        "agreement": dict.fromkeys(DIRECTIONS, pairs) if pairs else {},
+        "quantization": {
+            (direction, bits): Quantization(bits, 0.03125, np.array([0.5, 0.75]), 0.19)
+            for direction in DIRECTIONS
+            for bits in lengths
+        },
+        "health": {"image": health, "text": health},
+        "cost": Cost(
+            payload={bits: 2**20 * bits // 64 for bits in lengths},
+            nested=2**20,
+            model=2_500_000,
+            parameters=620_000,
+            flops=1_500_000,
+            encode={"image": Times(0.5, 1.25), "text": Times(0.25, 0.75)},
+            query={bits: Times(bits / 1000, bits / 500) for bits in lengths},
+        ),
+        "strata": {
+            direction: (
+                Stratum("no shared label", 12345, np.array([0.5 + shift, np.nan, 0.75 + shift])),
+                Stratum("no shared label, graph top 25 %", 7, np.array([0.125, np.nan, np.nan])),
+            )
+            for direction in DIRECTIONS
+        },
+        "precision": {},
+        "displacement": np.zeros((2, 0)),
+        "shared": {},
+        "teacher": None,
+        "blocks": (3, 1),
+        "warnings": [],
+    }
+    return Assessment(name=name, lengths=tuple(lengths), **{**settings, **changed})
+
+
+# Which tables there are
+
+
+def test_one_run_has_a_table_of_each_kind():
+    assert list(report_tables([assessment()])) == [
+        "accuracy-1", "accuracy-2", "resolution-1", "resolution-2",
+        "agreement", "quantization", "strata", "bits", "cost",
+    ]  # fmt: skip
+
+
+def test_several_runs_are_compared_under_each_protocol():
+    tables = report_tables([assessment(), assessment("theirs")])
+    assert [name for name in tables if name.startswith("comparison")] == ["comparison-1", "comparison-2"]
+    assert "all items" in tables["comparison-1"].note and "new items" in tables["comparison-2"].note
+
+
+def test_what_was_not_measured_has_no_table():
+    tables = report_tables([assessment(lengths=(16,), strata={}, evaluations=[evaluation(lengths=(16,))])])
+    assert list(tables) == ["accuracy-1", "resolution-1", "quantization", "bits", "cost"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        evaluation(queries=3),
+        evaluation(database=51),
+        evaluation(lengths=(8, 64)),
+    ],
+)
+def test_runs_that_measured_other_things_are_refused(other):
+    runs = [assessment("ours", evaluations=[evaluation()]), assessment("theirs", evaluations=[other])]
+    with pytest.raises(MismatchError, match="theirs and ours measured different queries, databases or lengths"):
+        report_tables(runs)
+
+
+# Comparison
+
+
+def test_a_comparison_is_golden_to_the_letter():
+    """Forty queries that all gain ten points cannot be chance; equal ones are nothing else."""
+    ours, theirs = evaluation([0.5] * 40, lengths=(16,)), evaluation([0.4] * 40, lengths=(16,))
+    assert comparison_table({"ours": ours, "worse": theirs, "same": ours}).markdown() == (
+        "**ours beside other runs**\n"
+        "\n"
+        "| beside | bits | ours | other | difference | 95 % interval | improved | tied | degraded | p |\n"
+        "|---|--:|--:|--:|---|---|--:|--:|--:|--:|\n"
+        "| worse, image-to-text | 16 | 50.00 | 40.00 | +10.00* | +10.00 to +10.00 | 100.0 | 0.0 | 0.0 | 0.0001 |\n"
+        "| worse, text-to-image | 16 | 50.00 | 40.00 | +10.00* | +10.00 to +10.00 | 100.0 | 0.0 | 0.0 | 0.0001 |\n"
+        "| same, image-to-text | 16 | 50.00 | 50.00 | +0.00 | +0.00 to +0.00 | 0.0 | 100.0 | 0.0 | 1.0000 |\n"
+        "| same, text-to-image | 16 | 50.00 | 50.00 | +0.00 | +0.00 to +0.00 | 0.0 | 100.0 | 0.0 | 1.0000 |\n"
+        "\n"
+        "mAP in percent, all items. Paired over 40 queries: randomisation test (* p < 0.05), "
+        "bootstrap interval of the mean difference, share of queries in percent."
+    )
+
+
+def test_a_comparison_takes_the_queries_that_both_define():
+    ours, theirs = evaluation([0.5, np.nan, 0.7, 0.1]), evaluation([0.4, np.nan, 0.7, 0.3])
+    row = comparison_table({"ours": ours, "theirs": theirs}).rows[0]
+    assert row[2:5] == ("43.33", "46.67", "-3.33")
+    assert row[6:9] == ("33.3", "33.3", "33.3")
+
+
+def test_a_difference_that_could_be_chance_has_no_star():
+    ours, theirs = evaluation([0.9, 0.5, 0.6, 0.2]), evaluation([0.5, 0.6, 0.5, 0.3])
+    row = comparison_table({"ours": ours, "theirs": theirs}).rows[0]
+    assert row[4] == "+7.50"
+    assert float(row[9]) > 0.05
+
+
+def test_another_metric_can_be_compared():
+    table = comparison_table({"ours": evaluation(), "theirs": evaluation()}, metric="NDCG@100 IDF")
+    assert table.rows[0][2] == "51.60"
+    assert table.note.startswith("NDCG@100 IDF in percent")
+
+
+def test_a_comparison_of_runs_with_other_lengths_is_refused():
+    with pytest.raises(MultibitError, match="16"):
+        comparison_table({"ours": evaluation(lengths=(16, 64)), "theirs": evaluation(lengths=(8, 64))})
+
+
+def test_runs_of_one_name_stay_apart():
+    better = [evaluation([0.75, 1.0]), evaluation([0.75, 1.0])]
+    tables = report_tables([assessment("run"), assessment("run", evaluations=better)])
+    assert [row[2:5] for row in tables["comparison-1"].rows] == [("37.50", "87.50", "-50.00")] * 4
+
+
+# Resolution
+
+
+def test_resolution_of_one_run_is_golden_to_the_letter():
+    assert report_tables([assessment()])["resolution-1"].markdown() == (
+        "**Relevance resolution**\n"
+        "\n"
+        "| reference | bits | run | NDCG@100 | tau-b | collision | inversion |\n"
+        "|---|--:|---|--:|--:|--:|--:|\n"
+        "| IDF | 16 | ours | 0.526 | 0.276 | 0.151 | 0.086 |\n"
+        "| IDF | 64 | ours | 0.574 | 0.324 | 0.199 | 0.134 |\n"
+        "| label names | 16 | ours | 0.526 | 0.276 | 0.151 | 0.086 |\n"
+        "| label names | 64 | ours | 0.574 | 0.324 | 0.199 | 0.134 |\n"
+        "\n"
+        "all items; mean of both directions. NDCG@100 on the whole database; the others on the union of the first 100 "
+        "ranks of the run and of ours."
+    )
+
+
+def test_resolution_marks_the_best_of_each_length_and_fewer_collisions_are_better():
+    runs = [
+        assessment("ours", evaluations=[evaluation(resolution=(0.5, 0.2, 0.3, 0.1))]),
+        assessment("a", evaluations=[evaluation(resolution=(0.4, 0.3, 0.2, 0.1))]),
+        assessment("b_c", evaluations=[evaluation(resolution=(0.3, 0.1, 0.4, 0.2))]),
+    ]
+    table = report_tables(runs)["resolution-1"]
+    body = table.latex().splitlines()[7:13]
+    assert body == [
+        r"IDF & 16 & ours & \textbf{0.526} & \underline{0.226} & \underline{0.326} & \textbf{0.126} \\",
+        r"IDF & 16 & a & \underline{0.426} & \textbf{0.326} & \textbf{0.226} & \textbf{0.126} \\",
+        r"IDF & 16 & b\_c & 0.326 & 0.126 & 0.426 & \underline{0.226} \\",
+        r"IDF & 64 & ours & \textbf{0.574} & \underline{0.274} & \underline{0.374} & \textbf{0.174} \\",
+        r"IDF & 64 & a & \underline{0.474} & \textbf{0.374} & \textbf{0.274} & \textbf{0.174} \\",
+        r"IDF & 64 & b\_c & 0.374 & 0.174 & 0.474 & \underline{0.274} \\",
+    ]
+
+
+# The others
+
+
+def test_agreement_is_golden_to_the_letter():
+    runs = [assessment(lengths=(8, 16, 64)), assessment("theirs", lengths=(8, 16, 64), shift=0.1)]
+    assert report_tables(runs)["agreement"].markdown() == (
+        "**Cross-length ranking agreement**\n"
+        "\n"
+        "|  | tau-b 8-64 | mean tau-b of all pairs | mean rank displacement 8-64 |\n"
+        "|---|--:|--:|--:|\n"
+        "| ours, image-to-text | 0.600 | 0.600 | 0.150 |\n"
+        "| ours, text-to-image | 0.600 | 0.600 | 0.150 |\n"
+        "| theirs, image-to-text | 0.700 | 0.700 | 0.150 |\n"
+        "| theirs, text-to-image | 0.700 | 0.700 | 0.150 |\n"
+        "\n"
+        "Over the whole database, per query."
+    )
+
+
+def test_agreement_names_the_most_distant_pair_beside_the_mean():
+    taus = {(8, 16): 0.75, (8, 64): 0.25, (16, 64): 0.5}
+    pairs = [LengthAgreement(pair, np.array([tau]), np.array([1 - tau])) for pair, tau in taus.items()]
+    run = assessment(lengths=(8, 16, 64), agreement=dict.fromkeys(DIRECTIONS, pairs))
+    assert report_tables([run])["agreement"].rows[0] == ("ours, image-to-text", "0.250", "0.500", "0.750")
+
+
+def test_quantization_is_golden_to_the_letter():
+    assert report_tables([assessment()])["quantization"].markdown() == (
+        "**What the sign costs**\n"
+        "\n"
+        "|  | bits | deviation | tau-b soft/binary | S(B) | ceiling | gap |\n"
+        "|---|--:|--:|--:|--:|--:|--:|\n"
+        "| image-to-text | 16 | 0.0312 | 0.625 | 0.1900 | 0.900 | 0.275 |\n"
+        "| image-to-text | 64 | 0.0312 | 0.625 | 0.1900 | 0.900 | 0.275 |\n"
+        "| text-to-image | 16 | 0.0312 | 0.625 | 0.1900 | 0.900 | 0.275 |\n"
+        "| text-to-image | 64 | 0.0312 | 0.625 | 0.1900 | 0.900 | 0.275 |\n"
+        "\n"
+        "tau-b of the first 2 queries; S(B) is the share of tied pairs."
+    )
+
+
+def test_strata_are_golden_to_the_letter():
+    assert report_tables([assessment()])["strata"].markdown() == (
+        "**Pairs that share no label**\n"
+        "\n"
+        "|  | pairs | NDCG@100 | count |\n"
+        "|---|---|--:|--:|\n"
+        "| ours, image-to-text | no shared label | 0.625 | 12,345 |\n"
+        "| ours, image-to-text | no shared label, graph top 25 % | 0.125 | 7 |\n"
+        "| ours, text-to-image | no shared label | 0.625 | 12,345 |\n"
+        "| ours, text-to-image | no shared label, graph top 25 % | 0.125 | 7 |\n"
+        "\n"
+        "4 bits, label-name reference."
+    )
+
+
+def test_strata_of_a_shorter_code_say_so():
+    assert report_tables([assessment(blocks=(3, 1))])["strata"].note.startswith("4 bits")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_stratum_without_pairs_has_a_quiet_empty_cell():
+    nothing = Stratum("no shared label, graph top 25 %", 0, np.array([np.nan, np.nan]))
+    run = assessment(strata={"i2t": (nothing, nothing)})
+    assert report_tables([run])["strata"].rows[0][2:] == ("-", "0")
+
+
+def test_use_of_the_bits_is_golden_to_the_letter():
+    """The last block is one bit, which correlates with no other in it."""
+    table = report_tables([assessment()])["bits"]
+    assert table.markdown() == (
+        "**Use of the bits in the database**\n"
+        "\n"
+        "|  | bits | \\|share of ones - 0.5\\| | entropy | \\|correlation\\| |\n"
+        "|---|---|--:|--:|--:|\n"
+        "| image, scale 1 | 3 | 0.250 | 0.600 | 0.167 |\n"
+        "| image, scale 2 | 1 | 0.000 | 1.000 | 0.000 |\n"
+        "| image, first 2 bits | 3 codes |  |  |  |\n"
+        "| image, first 4 bits | 1,234 codes |  |  |  |\n"
+        "| text, scale 1 | 3 | 0.250 | 0.600 | 0.167 |\n"
+        "| text, scale 2 | 1 | 0.000 | 1.000 | 0.000 |\n"
+        "| text, first 2 bits | 3 codes |  |  |  |\n"
+        "| text, first 4 bits | 1,234 codes |  |  |  |\n"
+        "\n"
+        "Means over the bits of a block."
+    )
+
+
+def test_cost_is_golden_to_the_letter():
+    assert list(csv.reader(io.StringIO(report_tables([assessment()])["cost"].csv()))) == [
+        ["run", "what", "cost"],
+        ["ours", "one nested database, both modalities", "1.000 MiB"],
+        ["ours", "2 separate databases", "1.250 MiB"],
+        ["ours", "weights", "2.50 MB, 0.62 M parameters"],
+        ["ours", "coding one picture and one text", "0.0015 GFLOP"],
+        ["ours", "coding one image feature vector", "0.500 ms, p95 1.250 ms"],
+        ["ours", "coding one text feature vector", "0.250 ms, p95 0.750 ms"],
+        ["ours", "one search at 16 bits", "0.0160 ms, p95 0.0320 ms"],
+        ["ours", "one search at 64 bits", "0.0640 ms, p95 0.1280 ms"],
+    ]
+
+
+def test_runs_stand_below_each_other_in_the_order_given():
+    runs = [assessment("b"), assessment("a"), assessment("c")]
+    tables = report_tables(runs)
+    for name, column in {"cost": 0, "strata": 0, "agreement": 0}.items():
+        seen = [row[column].split(",")[0] for row in tables[name].rows]
+        assert [key for key, _ in itertools.groupby(seen)] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
+def test_every_table_keeps_its_columns_in_every_format(form):
+    for table in report_tables([assessment(r"a|b & 50 % \x"), assessment("theirs")]).values():
+        text = getattr(table, form)()
+        assert all(len(row) == len(table.header) for row in table.rows)
+        lines = {
+            "markdown": [line.replace(r"\|", "").count("|") - 1 for line in text.splitlines() if line.startswith("|")],
+            "csv": [len(row) for row in csv.reader(io.StringIO(text))],
+            "latex": [line.replace(r"\&", "").count("&") + 1 for line in text.splitlines() if line.endswith(r"\\")],
+        }[form]
+        extra = 2 if form == "markdown" else 1  # the header, and in markdown the rule below it
+        assert lines == [len(table.header)] * (len(table.rows) + extra)

@@ -38,7 +38,7 @@ class Verbs(TyperGroup):
         except MemoryError:
             _fail("out of memory. Use fewer items at a time.", 1)
         except KeyboardInterrupt:
-            _fail("interrupted. Run the same command again to go on.", 130)
+            _fail("interrupted. Run the same command again to go on from what was last saved.", 130)
 
 
 app = typer.Typer(
@@ -207,6 +207,7 @@ def train(
 
     resolved = _config(preset, config, settings, seed)
     store = FeatureStore.open(features)
+    store.require_finite()  # also where training does not look: the run could not be evaluated
     sizes = {"query": query, "train": training, "validation": validation}
     run = Run.create(out, store, _split(len(store), sizes, resolved.seed), resolved, device=device.value)
     selection = run.record["selection"]

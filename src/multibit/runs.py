@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ def train(
     *,
     device: str = "cpu",
     state_file: Path | None = None,
-    save_every: float = 10.0,
+    save_every: float = 3.0,
 ) -> Training:
     """Build the relation teacher, train one nested model, keep its best epoch.
 
@@ -176,7 +177,12 @@ class Run:
             raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
         _check_split(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
-        result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
+        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        try:
+            result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only an empty one goes: nothing was begun
         state = result.state
         result.model.save(folder / "model.safetensors")
         result.teacher.save(folder / "teacher.safetensors")
@@ -248,9 +254,21 @@ class Run:
         where = path or (Path(self.record["features"]) if self.record["features"] else None)
         if where is None:
             raise DataError(f"{self.folder}: does not know where its features are; name them.")
+        if path is None and not where.exists():
+            raise DataError(
+                f"{where}: the features that this run was trained on are gone; name them where they are now."
+            )
         store = FeatureStore.open(where)
         self.recipe.require(store.recipe, str(where))
         return store
+
+    def _require_encoders(self) -> None:
+        """Refuse a raw query where nobody knows how the features were made."""
+        if not self.recipe.text.weights:
+            raise DataError(
+                f"{self.folder}: was trained on ready features ({self.recipe.text.name}), so it cannot encode a raw "
+                "text or picture. Encode it as they were made, then use HashModel.encode and Index.search in Python."
+            )
 
     def save_codes(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
         """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model."""
@@ -310,12 +328,14 @@ class Run:
 
     def encode_text(self, text: str) -> NDArray[np.float32]:
         """Relaxed code (1, B) of a raw text, by the text encoder that the run was trained with."""
+        self._require_encoders()
         encoder = load_text_encoder(self.recipe.text.name)
         self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "this machine's encoders")
         return self.model.encode(encoder.encode([text]), "text")
 
     def encode_picture(self, path: Path) -> NDArray[np.float32]:
         """Relaxed code (1, B) of a picture file, by the picture encoder that the run was trained with."""
+        self._require_encoders()
         encoder = load_picture_encoder(self.recipe.image.name)
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
         return self.model.encode(encoder.encode([encoder.prepare(open_picture(path))]), "image")

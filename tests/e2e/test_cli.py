@@ -568,7 +568,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(interrupted):
 
 
 def test_ctrl_c_says_how_to_go_on(interrupted):
-    assert "Error: interrupted. Run the same command again to go on." in interrupted.err
+    assert "Error: interrupted. Run the same command again to go on from what was last saved." in interrupted.err
 
 
 def test_the_same_command_goes_on_after_ctrl_c(interrupted, tmp_path):

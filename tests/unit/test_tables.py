@@ -265,7 +265,6 @@ def test_what_cannot_be_described_is_refused_with_a_sentence(tmp_path):
     sentences = {
         "gone": "gone: no such file or folder",
         "a.txt": r"a\.txt: not a data set \(\.csv, \.jsonl, \.parquet\), feature store, run folder, index",
-        "": "not a data set",
         "a.csv": r"a\.csv: the manifest is empty",
         "a.mbx": r"a\.mbx: torn or not a multibit index",
     }

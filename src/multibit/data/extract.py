@@ -20,7 +20,7 @@ from multibit.errors import DataError, FormatError, MismatchError
 from multibit.files import read_arrays, read_json, replacing, write_arrays, write_json
 from multibit.progress import progress
 
-SHARD = 512  # items per shard: what is lost, at most, when the extraction is killed
+SHARD = 128  # items per shard: what is lost, at most, when the extraction is killed
 
 
 def extract_features(

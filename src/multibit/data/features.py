@@ -132,6 +132,19 @@ class FeatureStore:
         arrays = np.asarray(self.image), np.asarray(self.text), self.offsets
         return fingerprint(self.dataset.fingerprint(), *arrays)
 
+    def require_finite(self, block: int = 16_384) -> None:
+        """Look at every value, some rows at a time.
+
+        Raises:
+            DataError: one is not finite; with file, row and column.
+        """
+        where = f"{self.source}: " if self.source else ""
+        for name in ("image", "text"):
+            array = getattr(self, name)
+            for start in range(0, len(array), block):
+                part = np.asarray(array[start : start + block])
+                require_finite(part, f"{where}{name} features", rows=np.arange(start, start + len(part)))
+
     def take(self, rows: ArrayLike) -> Pairs:
         """Features and labels of some rows, in the order given, as float32 in memory.
 
@@ -243,6 +256,10 @@ class FeatureStore:
         texts = tuple((text,) for text in _names(arrays.get("texts", np.array([""] * count))))
         recipe = str(arrays.get("recipe", "ready-made"))
         image, text = arrays["image"], arrays["text"]
+        if "text_offsets" not in arrays and len(text) != count:
+            raise DataError(
+                f"text: {len(text)} rows for {count} items. Give text_offsets where an item has several texts."
+            )
         return cls(
             PairedDataset(ids, (None,) * count, texts, arrays["labels"], names),
             image,

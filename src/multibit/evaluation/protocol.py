@@ -19,7 +19,6 @@ from multibit.evaluation.metrics import (
     average_precision,
     average_precision_of,
     count_rankings,
-    mean_defined,
     precision_recall_of,
 )
 from multibit.evaluation.relevance import GradedRelevance
@@ -213,14 +212,14 @@ def first_rows(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) 
 
 def selection_score(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) -> float:
     """Mean mAP over both directions and all lengths: the number that picks the best epoch on validation data."""
-    means = [
-        mean_defined(
-            average_precision(query.codes(asked), database.codes(searched), query.labels, database.labels, bits)
-        )
+    values = [
+        average_precision(query.codes(asked), database.codes(searched), query.labels, database.labels, bits)
         for asked, searched in DIRECTIONS.values()
         for bits in lengths
     ]
-    return float(np.mean(means))
+    if np.isnan(values).all():
+        raise DataError(f"none of the {len(query)} queries has a relevant item: no mean exists.")
+    return float(np.nanmean(values))  # every ranking leaves out the same queries
 
 
 def random_floor(query_labels: NDArray[np.uint8], database_labels: NDArray[np.uint8]) -> FloatArray:

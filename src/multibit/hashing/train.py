@@ -72,7 +72,7 @@ def fit(
     *,
     selection: str = "",
     state_file: Path | None = None,
-    save_every: float = 10.0,
+    save_every: float = 3.0,
 ) -> TrainingState:
     """Train `model` and leave it at its best epoch.
 

@@ -30,6 +30,8 @@ def describe(path: Path) -> dict[str, str]:
         return _features(FeatureStore.open(path))
     if path.suffix == ".mbx":
         return _index(Index.load(path))
+    if path.is_dir() and (files := sorted(path.glob("*.mbx"))):
+        return {f"{file.stem}: {name}": fact for file in files for name, fact in _index(Index.load(file)).items()}
     if path.suffix == ".npz":
         return _npz(path)
     if path.suffix.lower() in SUFFIXES:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from multibit.codes import Codes
 from multibit.config import Config
 from multibit.data import FeatureStore, Pairs, Recipe, Split
-from multibit.data.encoders import load_picture_encoder, load_text_encoder
+from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows, selection_score
@@ -30,6 +30,7 @@ from multibit.relation import RelationTeacher
 from multibit.search import Index
 from multibit.search.exchange import save_mat
 
+T = TypeVar("T")
 KIND, VERSION = "run", 1
 FIELDS = ("config", "model", "teacher", "split", "recipe", "label_names", "data", "features", "selection", "versions")
 STATE_FILE = "training-state.pt"
@@ -262,13 +263,17 @@ class Run:
         self.recipe.require(store.recipe, str(where))
         return store
 
-    def _require_encoders(self) -> None:
-        """Refuse a raw query where nobody knows how the features were made."""
-        if not self.recipe.text.weights:
+    def _load(self, load: Callable[[str], T], recipe: EncoderRecipe) -> T:
+        """The encoder that made the features, if anybody knows it."""
+        try:
+            return load(recipe.name)
+        except ConfigError:
+            if recipe.weights:
+                raise
             raise DataError(
-                f"{self.folder}: was trained on ready features ({self.recipe.text.name}), so it cannot encode a raw "
-                "text or picture. Encode it as they were made, then use HashModel.encode and Index.search in Python."
-            )
+                f"{self.folder}: was trained on ready features ({recipe.name}), so it cannot encode a raw text or "
+                "picture. Encode it as they were made, then use HashModel.encode and Index.search in Python."
+            ) from None
 
     def save_codes(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
         """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model."""
@@ -328,15 +333,13 @@ class Run:
 
     def encode_text(self, text: str) -> NDArray[np.float32]:
         """Relaxed code (1, B) of a raw text, by the text encoder that the run was trained with."""
-        self._require_encoders()
-        encoder = load_text_encoder(self.recipe.text.name)
+        encoder = self._load(load_text_encoder, self.recipe.text)
         self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "this machine's encoders")
         return self.model.encode(encoder.encode([text]), "text")
 
     def encode_picture(self, path: Path) -> NDArray[np.float32]:
         """Relaxed code (1, B) of a picture file, by the picture encoder that the run was trained with."""
-        self._require_encoders()
-        encoder = load_picture_encoder(self.recipe.image.name)
+        encoder = self._load(load_picture_encoder, self.recipe.image)
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
         return self.model.encode(encoder.encode([encoder.prepare(open_picture(path))]), "image")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
+from multibit.errors import ConfigError, DataError
 from multibit.evaluation import (
     CodedPairs,
     average_precision,
@@ -14,7 +14,7 @@ from multibit.evaluation import (
     precision_at,
     precision_recall,
 )
-from multibit.evaluation.protocol import popularity_floor, random_floor, selection_score
+from multibit.evaluation.protocol import DIRECTIONS, popularity_floor, random_floor, selection_score
 
 LENGTHS = (4, 8, 12)
 
@@ -164,10 +164,13 @@ def test_the_selection_score_is_the_mean_over_directions_and_lengths(query, data
     assert selection_score(query, database, LENGTHS) == pytest.approx(np.mean(means))
 
 
-def test_the_selection_score_counts_undefined_queries_in_a_warning(partly_undefined):
-    with pytest.warns(UndefinedQueryWarning, match="2 of 5 queries have no relevant item"):
-        score = selection_score(*partly_undefined, [8])
-    assert 0 < score < 1
+def test_the_selection_score_leaves_out_undefined_queries(partly_undefined):
+    query, database = partly_undefined
+    values = [
+        average_precision(query.codes(asked), database.codes(searched), query.labels, database.labels, 8)
+        for asked, searched in DIRECTIONS.values()
+    ]
+    assert selection_score(query, database, [8]) == np.nanmean(values)
 
 
 def test_taken_pairs_keep_codes_and_labels_together(database):

@@ -573,6 +573,12 @@ def test_what_a_killed_writer_left_is_cleared_away_by_the_next_one_but_nothing_e
 # The model
 
 
+def test_a_search_with_codes_of_another_model_is_refused():
+    assert filled().search(codes([0]), 1, model="model a").ids == filled().search(codes([0]), 1).ids
+    with pytest.raises(MismatchError, match="holds codes of model model a, not of model b"):
+        filled().search(codes([0]), 1, model="b")
+
+
 def test_codes_of_the_same_model_are_let_in():
     filled().require_model("model a")
 

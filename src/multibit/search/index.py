@@ -195,6 +195,7 @@ class Index:
         max_distance: int | None = None,
         among: Sequence[Id] | None = None,
         where: Mapping[str, Any] | None = None,
+        model: str | None = None,
         threads: int | None = None,
     ) -> SearchResult:
         """The k nearest items of each query by (distance, row), exactly.
@@ -205,11 +206,15 @@ class Index:
             max_distance: only items at most this far.
             among: only items with these ids. where: only items whose payload has these values (a list in the payload
                 must contain them). Filters are applied before ranking: k hits are found where k exist.
+            model: fingerprint of the model that made the queries; refused if the index is of another one.
             threads: all processors when None.
 
         Raises:
             DataError: k < 1, `bits` longer than the codes, or an unknown id. ConfigError: the engine cannot filter.
+            MismatchError: the index holds codes of another model.
         """
+        if model is not None:
+            self.require_model(model)
         if k < 1:
             raise DataError(f"k: need at least 1 neighbour, got {k}.")
         length = codes.check_length(bits) if self.codes is None else self.codes.check_length(bits)

@@ -33,6 +33,7 @@ class Config:
     """
 
     # Relation teacher (FRT)
+    teacher: str = "frt"  # of g*; `multibit variants` lists them
     alpha: float = 0.9  # fractional diffusion order: larger favours long range
     eta: float = 0.2  # kernel shift: smaller reaches further
     scales: int = 4  # M, Gauss-Laguerre points
@@ -40,11 +41,15 @@ class Config:
 
     # Nested code (SBO) and the network in front of it
     lengths: tuple[int, ...] = (16, 32, 64, 128)  # target code lengths; the longest is the stored code
+    allocation: str = "quadrature"  # of the bits to the scales: by their weights, uniform, or one single block
     hidden: int = 1280  # width of the hidden layer of each modality's projection
     dimension: int = 512  # d, width of the shared feature before the heads
     dropout: float = 0.0  # share of hidden units dropped in training
 
     # Objective (MPA)
+    aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none
+    alignment: str = "listwise"  # a ranking follows its teacher by KL (listwise) or by squared error (pairwise)
+    standard_weight: float = 0.0  # of the field's standard objective, a pairwise likelihood of sharing a label
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
     scale_weight: float = 0.7  # lambda_s
@@ -57,25 +62,19 @@ class Config:
 
     def __post_init__(self) -> None:
         self._require_whole()
+        self._require_choices()
         object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
-        self._require_at_least(0, "scale_weight", "seed")
+        self._require_at_least(0, "scale_weight", "standard_weight", "seed")
         if max(self.hidden, self.dimension) > MAX_WIDTH:
             raise ConfigError(f"hidden, dimension: at most {MAX_WIDTH:,}, got {self.hidden} and {self.dimension}.")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: must be in [0, 1), got {self.dropout}.")
-        if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
-            raise ConfigError(f"lengths: need one or more different positive bit counts, got {self.lengths}.")
-        if self.code_bits > MAX_BITS:
-            raise ConfigError(f"lengths: the longest code has {self.code_bits} bits, at most {MAX_BITS} are supported.")
         if self.seed >= 2**32:
             raise ConfigError(f"seed: must be below 2^32, got {self.seed}.")
-        if self.code_bits < self.scales:
-            raise ConfigError(
-                f"lengths: the longest code has {self.code_bits} bits, but each of the {self.scales} scales needs "
-                "at least one."
-            )
+        self._require_lengths()
+        self._require_objective()
 
     @property
     def code_bits(self) -> int:
@@ -83,15 +82,20 @@ class Config:
         return max(self.lengths)
 
     @property
+    def aligned_lengths(self) -> tuple[int, ...]:
+        """The lengths whose rankings follow g*."""
+        return {"all": self.lengths, "longest": (self.code_bits,), "none": ()}[self.aligned]
+
+    @property
     def length_weights(self) -> tuple[float, ...]:
-        """beta_B = sqrt(B) / sum sqrt(B') of each length (Table `tab:all-parameters`).
+        """beta_B = sqrt(B) / sum sqrt(B') of each aligned length (Table `tab:all-parameters`).
 
         Example:
             >>> [round(weight, 4) for weight in Config().length_weights]
             [0.1381, 0.1953, 0.2761, 0.3905]
         """
-        total = sum(math.sqrt(length) for length in self.lengths)
-        return tuple(math.sqrt(length) / total for length in self.lengths)
+        total = sum(math.sqrt(length) for length in self.aligned_lengths)
+        return tuple(math.sqrt(length) / total for length in self.aligned_lengths)
 
     @classmethod
     def preset(cls, name: str) -> Config:
@@ -134,6 +138,8 @@ class Config:
             if name == "lengths":
                 parts = value.split(",") if isinstance(value, str) else value
                 return tuple(_whole(part) for part in parts)
+            if isinstance(getattr(self, name), str):
+                return str(value)
             return _whole(value) if isinstance(getattr(self, name), int) else float(value)
         except (TypeError, ValueError, OverflowError):
             kind = type(getattr(self, name)).__name__
@@ -144,6 +150,28 @@ class Config:
         for name, value in [*((name, getattr(self, name)) for name in names), *(("lengths", v) for v in self.lengths)]:
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise ConfigError(f"{name}: must be a whole number, got {value!r}.")
+
+    def _require_choices(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name}: must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+
+    def _require_lengths(self) -> None:
+        if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
+            raise ConfigError(f"lengths: need one or more different positive bit counts, got {self.lengths}.")
+        if self.code_bits > MAX_BITS:
+            raise ConfigError(f"lengths: the longest code has {self.code_bits} bits, at most {MAX_BITS} are supported.")
+        if self.allocation != "single" and self.code_bits < self.scales:
+            raise ConfigError(
+                f"lengths: the longest code has {self.code_bits} bits, but each of the {self.scales} scales needs "
+                "at least one."
+            )
+
+    def _require_objective(self) -> None:
+        if self.allocation == "single" and self.scale_weight:
+            raise ConfigError(f"scale_weight: a single block has no scales, so it must be 0, got {self.scale_weight}.")
+        if self.aligned == "none" and not (self.scale_weight or self.standard_weight):
+            raise ConfigError("aligned: none, scale_weight 0 and standard_weight 0 leave nothing to train.")
 
     def _require_positive(self, *names: str) -> None:
         for name in names:
@@ -164,6 +192,13 @@ def _whole(value: Any) -> int:
         raise ValueError(value)
     return int(number)
 
+
+CHOICES = {
+    "allocation": ("quadrature", "uniform", "single"),
+    "aligned": ("all", "longest", "none"),
+    "alignment": ("listwise", "pairwise"),
+}
+"""Setting -> what it can be."""
 
 MAX_BITS = 1024
 """Longest code that can be packed."""

@@ -25,8 +25,9 @@ from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.hashing.model import HashModel, Modality
+from multibit.hashing.targets import build_targets
 from multibit.hashing.train import TrainingState, build_model, fit
-from multibit.relation import RelationTeacher
+from multibit.relation import RelationTeacher, load_teacher, teacher_class
 from multibit.search import Index
 from multibit.search.exchange import save_mat
 
@@ -91,7 +92,10 @@ def train(
         Codes(8 items, 8 bits)
     """
     settings = Config() if config is None else config
-    teacher = RelationTeacher.fit(training.labels, settings.alpha, settings.eta, settings.scales, settings.epsilon)
+    teacher = teacher_class(settings.teacher).fit(
+        training.labels, settings.alpha, settings.eta, settings.scales, settings.epsilon
+    )
+    targets = build_targets(teacher, training.labels)
     model = build_model(training, teacher, settings).to(check_device(device))
 
     def score(current: HashModel) -> float:
@@ -99,8 +103,8 @@ def train(
         return selection_score(encode(current, validation), encode(current, training), settings.lengths)
 
     if validation is None or not len(validation):
-        state = fit(model, teacher, training, settings, None, state_file=state_file, save_every=save_every)
-        return Training(model.to("cpu"), teacher, settings, state)
+        state = fit(model, targets, training, settings, None, state_file=state_file, save_every=save_every)
+        return Training(model.to("cpu"), targets.finished(), settings, state)
     if validation.labels.shape[1] != training.labels.shape[1]:
         columns = validation.labels.shape[1], training.labels.shape[1]
         raise DataError(f"labels: {columns[0]} columns for validation, {columns[1]} for training.")
@@ -111,9 +115,9 @@ def train(
         )
     selection = fingerprint(validation.image, validation.text, validation.offsets, validation.labels)
     state = fit(
-        model, teacher, training, settings, score, selection=selection, state_file=state_file, save_every=save_every
+        model, targets, training, settings, score, selection=selection, state_file=state_file, save_every=save_every
     )
-    return Training(model.to("cpu"), teacher, settings, state)
+    return Training(model.to("cpu"), targets.finished(), settings, state)
 
 
 def encode(model: HashModel, pairs: Pairs) -> CodedPairs:
@@ -229,7 +233,7 @@ class Run:
             raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
         record = read_json(folder / "run.json", kind=KIND, version=VERSION, fields=FIELDS)
         model = HashModel.load(folder / "model.safetensors")
-        teacher = RelationTeacher.load(folder / "teacher.safetensors")
+        teacher = load_teacher(folder / "teacher.safetensors")
         split = Split.load(folder / "split.safetensors")
         found = {"model": model.fingerprint(), "teacher": teacher.fingerprint(), "split": split.fingerprint()}
         for name, digits in found.items():

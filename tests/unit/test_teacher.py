@@ -8,7 +8,7 @@ from scipy.linalg import expm, fractional_matrix_power
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError
-from multibit.relation import RelationTeacher
+from multibit.relation import RelationTeacher, load_teacher
 from multibit.relation.teacher import quadrature
 
 rng = np.random.default_rng(11)
@@ -192,7 +192,7 @@ def test_eigenpairs_rebuild_the_laplacian(labels):
 def test_saving_and_loading_keeps_everything(tmp_path):
     teacher = RelationTeacher.fit(CASES["random"], alpha=1.2, eta=0.3, scales=5, epsilon=0.2)
     teacher.save(tmp_path / "teacher.safetensors")
-    loaded = RelationTeacher.load(tmp_path / "teacher.safetensors")
+    loaded = load_teacher(tmp_path / "teacher.safetensors")
     assert (loaded.alpha, loaded.eta, loaded.scales) == (1.2, 0.3, 5)
     np.testing.assert_array_equal(loaded.tau, teacher.tau)
     np.testing.assert_array_equal(loaded.rho, teacher.rho)
@@ -206,7 +206,7 @@ def test_saving_and_loading_keeps_everything(tmp_path):
 def test_a_file_of_another_kind_is_not_a_teacher(tmp_path):
     Codes.from_signs([[1, -1]]).save(tmp_path / "codes.safetensors")
     with pytest.raises(FormatError, match=r"codes\.safetensors: expected a multibit relation teacher, found multibit"):
-        RelationTeacher.load(tmp_path / "codes.safetensors")
+        load_teacher(tmp_path / "codes.safetensors")
 
 
 @pytest.mark.parametrize(

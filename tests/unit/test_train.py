@@ -20,6 +20,7 @@ import torch
 from conftest import plant
 from multibit import Config, HashModel, Pairs, RelationTeacher, train
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.hashing.targets import build_targets
 from multibit.hashing.train import build_model, fit
 from multibit.runs import check_device, encode
 
@@ -53,12 +54,12 @@ def same(first, second):
 
 def start(pairs, config=SMALL):
     teacher = RelationTeacher.fit(pairs.labels, config.alpha, config.eta, config.scales, config.epsilon)
-    return build_model(pairs, teacher, config), teacher
+    return build_model(pairs, teacher, config), build_targets(teacher, pairs.labels)
 
 
 def fit_small(pairs, score=None, config=SMALL, **kwargs):
-    model, teacher = start(pairs, config)
-    return model, fit(model, teacher, pairs, config, score, **kwargs)
+    model, targets = start(pairs, config)
+    return model, fit(model, targets, pairs, config, score, **kwargs)
 
 
 def rugged(model):
@@ -143,9 +144,9 @@ def test_equal_seeds_give_equal_weights_and_another_seed_others():
 def test_another_seed_changes_the_first_weights_and_the_batches():
     pairs = planted(70)
     other = dataclasses.replace(SMALL, seed=43)
-    model, teacher = start(pairs)
+    model, targets = start(pairs)
     assert not same(weights(model), weights(start(pairs, other)[0]))
-    fit(model, teacher, pairs, other, None)
+    fit(model, targets, pairs, other, None)
     assert not same(weights(model), weights(fit_small(pairs)[0]))
 
 
@@ -428,10 +429,10 @@ def slow_prefix_loss(image, text, scores, bits, config):
 def test_the_history_is_the_mean_over_items_whatever_the_batches():
     pairs = planted(5)  # a batch of three items, then one of two
     still = dataclasses.replace(SMALL, epochs=1, dropout=0.0, batch_size=3, learning_rate=1e-30)
-    model, teacher = start(pairs, still)
+    model, targets = start(pairs, still)
     image, text = model.encode(pairs.image, "image").astype(float), model.encode(pairs.text, "text").astype(float)
-    scores = teacher.scores(pairs.labels, pairs.labels)
-    row = fit(model, teacher, pairs, still, None).history[0]
+    scores = targets.teacher.scores(pairs.labels, pairs.labels)
+    row = fit(model, targets, pairs, still, None).history[0]
     for bits in still.lengths:
         possible = [
             sum(
@@ -537,7 +538,7 @@ def test_training_has_no_way_in_for_a_query_or_a_database():
     allowed = {"training", "validation", "config", "device", "state_file", "save_every"}
     assert set(inspect.signature(train).parameters) == allowed
     assert set(inspect.signature(fit).parameters) == {
-        "model", "teacher", "training", "config", "score", "selection", "state_file", "save_every",
+        "model", "targets", "training", "config", "score", "selection", "state_file", "save_every",
     }  # fmt: skip
     assert inspect.signature(fit).parameters["selection"].annotation == "str"  # a name for data, not the data
     assert {field.name for field in dataclasses.fields(Pairs)} == {"image", "text", "offsets", "labels"}

@@ -5,7 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from multibit.config import Config
 from multibit.errors import ConfigError
+
+
+def plan_blocks(rho: ArrayLike, config: Config) -> tuple[int, ...]:
+    """Bits of each block of the code, by the setting `allocation`: one block a scale, or one for all.
+
+    Example:
+        >>> plan_blocks([3.0, 1.0], Config(lengths=(8,), scales=2, allocation="uniform"))
+        (4, 4)
+    """
+    if config.allocation == "single":
+        return (config.code_bits,)
+    weights = np.ones(len(np.asarray(rho))) if config.allocation == "uniform" else rho
+    return allocate_bits(weights, config.code_bits)
 
 
 def allocate_bits(rho: ArrayLike, total: int) -> tuple[int, ...]:

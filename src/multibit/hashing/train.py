@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multibit.config import Config
 from multibit.data.features import Pairs
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.files import fingerprint, replacing
-from multibit.hashing.bits import allocate_bits
+from multibit.hashing.bits import plan_blocks
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
+from multibit.hashing.targets import Targets
 from multibit.progress import progress
 from multibit.relation import RelationTeacher
 
@@ -27,7 +28,7 @@ Score = Callable[[HashModel], float]
 """Quality of a model on validation data, larger is better."""
 
 Weights = dict[str, Tensor]
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass
@@ -36,7 +37,7 @@ class TrainingState:
 
     Attributes:
         epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
-        model, optimizer, schedule: their state dictionaries.
+        learner, optimizer, schedule: state dictionaries; the learner is the model with what its targets train.
         history: one row per epoch: mean of every part of the objective, learning rate, validation mAP if scored.
     """
 
@@ -44,15 +45,15 @@ class TrainingState:
     best_epoch: int = 0
     best_score: float = float("-inf")
     best: Weights = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
+    learner: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
 
 
 def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> HashModel:
-    """A new model for these features, its blocks set by the teacher's weights, initialised from the seed."""
-    blocks = allocate_bits(teacher.rho, config.code_bits)
+    """A new model for these features, its blocks planned by the teacher's weights, initialised from the seed."""
+    blocks = plan_blocks(teacher.rho, config)
     dimensions = training.image.shape[1], training.text.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -65,7 +66,7 @@ def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> Ha
 
 def fit(
     model: HashModel,
-    teacher: RelationTeacher,
+    targets: Targets,
     training: Pairs,
     config: Config,
     score: Score | None,
@@ -74,11 +75,11 @@ def fit(
     state_file: Path | None = None,
     save_every: float = 3.0,
 ) -> TrainingState:
-    """Train `model` and leave it at its best epoch.
+    """Train `model`, and what `targets` has to train, and leave both at their best epoch.
 
     Args:
         model: as `build_model` makes it, on the device to train on.
-        teacher: fitted to the training labels.
+        targets: scores of a teacher that was fitted to the training labels.
         training: n >= 2 pairs. config: the settings.
         score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
         selection: identity of what `score` measures on, so that scores of different data are never compared.
@@ -92,15 +93,17 @@ def fit(
     if len(training) < 2:
         raise DataError(f"training needs at least 2 pairs to rank, got {len(training)}.")
     device = model.device
-    objective = Objective(config, model.blocks, tuple(teacher.rho))
+    targets = targets.to(device)
+    objective = Objective(config, model.blocks, tuple(targets.teacher.rho))
     image, text = torch.from_numpy(training.image).to(device), torch.from_numpy(training.text).to(device)
-    relations = _embeddings(teacher, training).to(device)  # (1+M, n, C)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
+    labels = torch.from_numpy(training.labels).to(device, torch.float32)
+    learner = nn.ModuleDict({"model": model, "targets": targets})
+    optimizer = torch.optim.Adam(learner.parameters(), lr=config.learning_rate, fused=True)
     steps = -(-len(training) // config.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs * steps)
     arrays = training.image, training.text, training.offsets, training.labels
     identity = fingerprint(config.to_dict(), model.blocks, selection, *arrays)
-    state = _resume(state_file, identity, model, optimizer, schedule)
+    state = _resume(state_file, identity, learner, optimizer, schedule)
     saved = time.monotonic()
     with progress("Training", config.epochs, "epochs") as advance:
         advance(state.epoch)
@@ -112,29 +115,30 @@ def fit(
                 for rows, text_rows in _batches(training, config, epoch):
                     h_image = model(image[rows], "image")  # (b, B_max)
                     h_text = model(text[text_rows], "text")  # (b, B_max)
-                    e = relations[:, rows]  # (1+M, b, C)
-                    parts = objective(h_image, h_text, e @ e.mT)
+                    related = _related(labels[rows]) if config.standard_weight else None  # (b, b)
+                    parts = objective(h_image, h_text, targets(rows), related)
+                    pull = targets.pull()
+                    loss = parts.total if pull is None else parts.total + pull
                     optimizer.zero_grad(set_to_none=True)
-                    parts.total.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
                     schedule.step()
                     sums += parts.values * (len(rows) / len(training))
             state.epoch = epoch
             _record(state, objective, sums, rate)
-            _keep_best(state, model, None if score is None else score(model))
+            _keep_best(state, learner, None if score is None else score(model))
             advance(1, note=_note(state))
             if state_file and (time.monotonic() - saved >= save_every or epoch == config.epochs):
-                _save_state(state_file, identity, state, model, optimizer, schedule)
+                _save_state(state_file, identity, state, learner, optimizer, schedule)
                 saved = time.monotonic()
-    model.load_state_dict(state.best)
+    learner.load_state_dict(state.best)
     model.eval()
     return state
 
 
-def _embeddings(teacher: RelationTeacher, training: Pairs) -> Tensor:
-    """(1+M, n, C) float32: row products within one of them are g*, then g_l of each scale."""
-    rows = [teacher.embed(training.labels, scale) for scale in (None, *range(teacher.scales))]
-    return torch.from_numpy(np.stack(rows).astype(np.float32))
+def _related(labels: Tensor) -> Tensor:
+    """(b, b) 1.0 where two items share a label."""
+    return (labels @ labels.T > 0).to(labels.dtype)
 
 
 def _batches(training: Pairs, config: Config, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -173,13 +177,13 @@ def _record(state: TrainingState, objective: Objective, sums: Tensor, rate: floa
     state.history.append({"epoch": state.epoch, **values, "learning_rate": rate})
 
 
-def _keep_best(state: TrainingState, model: HashModel, score: float | None) -> None:
+def _keep_best(state: TrainingState, learner: nn.Module, score: float | None) -> None:
     """Keep the weights if they score better than all before (the first of equals), or always without a score."""
     if score is not None:
         state.history[-1]["validation_mAP"] = score
     if score is None or score > state.best_score:
         state.best_score, state.best_epoch = state.best_score if score is None else score, state.epoch
-        state.best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+        state.best = {name: tensor.detach().cpu().clone() for name, tensor in learner.state_dict().items()}
 
 
 def _note(state: TrainingState) -> str:
@@ -191,20 +195,20 @@ def _note(state: TrainingState) -> str:
 
 
 def _save_state(
-    path: Path, identity: str, state: TrainingState, model: HashModel, optimizer: Any, schedule: Any
+    path: Path, identity: str, state: TrainingState, learner: nn.Module, optimizer: Any, schedule: Any
 ) -> None:
-    state.model, state.optimizer, state.schedule = model.state_dict(), optimizer.state_dict(), schedule.state_dict()
+    state.learner, state.optimizer, state.schedule = learner.state_dict(), optimizer.state_dict(), schedule.state_dict()
     buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure error
     torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, buffer)
     with replacing(path) as temporary:
         temporary.write_bytes(buffer.getbuffer())
 
 
-def _resume(path: Path | None, identity: str, model: HashModel, optimizer: Any, schedule: Any) -> TrainingState:
+def _resume(path: Path | None, identity: str, learner: nn.Module, optimizer: Any, schedule: Any) -> TrainingState:
     if path is None or not path.exists():
         return TrainingState()
     try:
-        content = torch.load(path, map_location=model.device, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
         version, found = content.pop("version"), content.pop("identity")
     except Exception as error:  # torch raises many kinds for a torn file
         kind = type(error).__name__
@@ -216,7 +220,7 @@ def _resume(path: Path | None, identity: str, model: HashModel, optimizer: Any, 
             f"{path}: belongs to a training with other settings or data. Choose another folder or delete it."
         )
     state = TrainingState(**content)
-    model.load_state_dict(state.model)
+    learner.load_state_dict(state.learner)
     optimizer.load_state_dict(state.optimizer)
     schedule.load_state_dict(state.schedule)
     return state

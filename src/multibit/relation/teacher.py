@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +15,11 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import gamma, roots_genlaguerre
 
 from multibit.errors import ConfigError
-from multibit.files import fingerprint, read_arrays, write_arrays
+from multibit.files import fingerprint, write_arrays
 from multibit.relation.graph import LabelGraph, check_labels
 
 FloatArray = NDArray[np.float64]
+KIND, VERSION = "relation teacher", 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +27,11 @@ class RelationTeacher:
     """Relevance between two label sets, by diffusion over the label graph (`eq:integrated-teacher`).
 
     Build it with `RelationTeacher.fit`. Every score is a row product: `scores(q, d) == embed(q) @ embed(d).T`.
+    The other teachers of `multibit.relation.teachers` differ in g* only: each overrides one of `log_response`,
+    `weigh`, `embed` and `compare`. Scales, bit budget and scale teachers are those of this class.
 
     Attributes:
+        name: of the teacher, as settings have it.
         graph: the label graph of the training labels.
         alpha: fractional order. eta: kernel shift.
         tau: (M,) diffusion times, local to long range. rho: (M,) their quadrature weights
@@ -48,10 +53,12 @@ class RelationTeacher:
     tau: FloatArray
     rho: FloatArray
 
+    name: ClassVar[str] = "frt"
+
     @classmethod
     def fit(
         cls, labels: ArrayLike, alpha: float = 0.9, eta: float = 0.2, scales: int = 4, epsilon: float = 0.1
-    ) -> RelationTeacher:
+    ) -> Self:
         """Learn the label graph of a training set.
 
         Args:
@@ -97,18 +104,29 @@ class RelationTeacher:
             with everything.
         """
         eigenvalues, eigenvectors = self.spectrum
+        columns = check_labels(labels, columns=len(eigenvalues))
         if scale is None:
-            log_response = -self.alpha * np.log(eigenvalues + self.eta)  # log of K at each eigenvalue
-        elif 0 <= scale < self.scales:
-            log_response = -self.tau[scale] * eigenvalues
-        else:
+            return unit_rows(self.weigh(columns) @ eigenvectors, self.log_response(eigenvalues) / 2)
+        if not 0 <= scale < self.scales:
             raise ConfigError(f"scale: must be None or 0..{self.scales - 1}, got {scale}.")
-        weighted = check_labels(labels, columns=len(eigenvalues)) * self.graph.specificity  # (N, C)
-        return _unit_rows(weighted @ eigenvectors, log_response / 2)
+        weighted = columns * self.graph.specificity  # (N, C)
+        return unit_rows(weighted @ eigenvectors, -self.tau[scale] * eigenvalues / 2)
+
+    def weigh(self, labels: FloatArray) -> FloatArray:
+        """Labels (N, C) before the kernel of g* is applied."""
+        return labels * self.graph.specificity
+
+    def log_response(self, eigenvalues: FloatArray) -> FloatArray:
+        """Logarithm of the kernel of g* at eigenvalues (C,) of L (`eq:fractional-kernel`)."""
+        return np.asarray(-self.alpha * np.log(eigenvalues + self.eta))
+
+    def compare(self, left: Any, right: Any) -> Any:
+        """Rows of `embed` -> their g*: (Q, E) and (D, E) -> (Q, D), as numpy arrays or as torch tensors alike."""
+        return left @ right.T
 
     def scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
         """g* of every pair (`eq:integrated-teacher`): (Q, C) and (D, C) multi-hot -> (Q, D) in [-1, 1]."""
-        return np.clip(self.embed(query_labels) @ self.embed(database_labels).T, -1.0, 1.0)
+        return np.asarray(np.clip(self.compare(self.embed(query_labels), self.embed(database_labels)), -1.0, 1.0))
 
     def scale_scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
         """g_l of every pair at every scale (`eq:scale-teacher`): -> (M, Q, D) in [-1, 1], local to long range."""
@@ -139,23 +157,18 @@ class RelationTeacher:
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the content."""
-        return fingerprint(self.alpha, self.eta, self.tau, self.rho, *vars(self.graph).values())
+        return fingerprint(self.name, *self._settings().values(), *self._arrays().values())
 
     def save(self, path: Path | str) -> None:
-        """Write to one file, in one step."""
-        arrays = {"tau": self.tau, "rho": self.rho, **vars(self.graph)}
-        write_arrays(Path(path), arrays, {"alpha": self.alpha, "eta": self.eta}, kind="relation teacher", version=1)
+        """Write to one file, in one step; `load_teacher` reads it."""
+        header = {"name": self.name, **self._settings()}
+        write_arrays(Path(path), self._arrays(), header, kind=KIND, version=VERSION)
 
-    @classmethod
-    def load(cls, path: Path | str) -> RelationTeacher:
-        """Read what `save` wrote.
+    def _settings(self) -> dict[str, Any]:
+        return {"alpha": self.alpha, "eta": self.eta}
 
-        Raises:
-            FormatError: torn, newer, or another kind of file.
-        """
-        arrays, header = read_arrays(Path(path), kind="relation teacher", version=1)
-        tau, rho = arrays.pop("tau"), arrays.pop("rho")
-        return cls(LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho)
+    def _arrays(self) -> dict[str, FloatArray]:
+        return {"tau": self.tau, "rho": self.rho, **vars(self.graph)}
 
 
 def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, FloatArray]:
@@ -181,7 +194,7 @@ def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, Float
     return tau, rho
 
 
-def _unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
+def unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
     """Rows coefficients * exp(log_response), each scaled to length 1; zero rows stay zero.
 
     The largest term of a row is taken out before the exponential: at long diffusion times the response itself

@@ -1,0 +1,103 @@
+"""What a batch has to follow: the teacher's scores among its items."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from multibit.relation import RelationTeacher
+from multibit.relation.teachers import LearnedWeights
+
+
+class Targets(nn.Module):
+    """Teacher scores among training items: g* first, then g_l local to long range.
+
+    Args:
+        teacher: fitted to the training labels. labels: (n, C) of the training items.
+
+    Example:
+        >>> labels = np.array([[1, 0], [1, 1], [0, 1]], np.uint8)
+        >>> teacher = RelationTeacher.fit(labels, scales=2)
+        >>> Targets(teacher, labels)(torch.tensor([0, 2])).shape
+        torch.Size([3, 2, 2])
+    """
+
+    integrated: Tensor  # (n, E) rows of g*
+    scales: Tensor  # (M, n, C) rows of each g_l
+
+    def __init__(self, teacher: RelationTeacher, labels: NDArray[np.uint8]) -> None:
+        super().__init__()
+        self.teacher = teacher
+        scales = np.stack([teacher.embed(labels, scale) for scale in range(teacher.scales)])
+        self.register_buffer("integrated", _tensor(teacher.embed(labels)), persistent=False)
+        self.register_buffer("scales", _tensor(scales), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(b,) training rows -> (1+M, b, b), symmetric."""
+        g = self.scores(rows)  # (b, b)
+        e = self.scales[:, rows]  # (M, b, C)
+        return torch.cat([g[None], e @ e.mT])
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """G* among (b,) training rows: (b, b)."""
+        e = self.integrated[rows]
+        return cast(Tensor, self.teacher.compare(e, e))
+
+    def pull(self) -> Tensor | None:
+        """A term of the loss that holds what is trained here to its prior, if anything is."""
+        return None
+
+    def finished(self) -> RelationTeacher:
+        """The teacher, with what was trained."""
+        return self.teacher
+
+
+class LearnedTargets(Targets):
+    """A mixture of the scale kernels whose weights are trained with the codes.
+
+    The weights are the softmax of free logits, which begin at the quadrature weights and are pulled to them by a KL
+    divergence (Table `tab:teacher-transfer`, learned-weight multi-scale heat).
+    """
+
+    signal: Tensor  # (n, C) weighted labels in the eigenbasis of L
+    heat: Tensor  # (M, C) exp(-tau_l lambda)
+    prior: Tensor  # (M,) quadrature weights, summing to 1
+
+    def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8]) -> None:
+        super().__init__(teacher, labels)
+        eigenvalues, eigenvectors = teacher.spectrum
+        self.register_buffer("signal", _tensor((labels * teacher.graph.specificity) @ eigenvectors), persistent=False)
+        self.register_buffer("heat", _tensor(np.exp(-np.outer(teacher.tau, eigenvalues))), persistent=False)
+        self.register_buffer("prior", _tensor(teacher.rho / teacher.rho.sum()), persistent=False)
+        self.logits = nn.Parameter(self.prior.log())
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """G* of the present mixture."""
+        kernel = torch.softmax(self.logits, 0) @ self.heat  # (C,), at each eigenvalue
+        e = functional.normalize(self.signal[rows] * kernel.sqrt(), dim=1)
+        return e @ e.T
+
+    def pull(self) -> Tensor:
+        """KL(weights || quadrature weights)."""
+        log_weights = torch.log_softmax(self.logits, 0)
+        return (log_weights.exp() * (log_weights - self.prior.log())).sum()
+
+    def finished(self) -> RelationTeacher:
+        """The teacher with the trained weights."""
+        t = cast(LearnedWeights, self.teacher)
+        weights = torch.softmax(self.logits.detach().double(), 0).cpu().numpy()
+        return LearnedWeights(t.graph, t.alpha, t.eta, t.tau, t.rho, weights)
+
+
+def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8]) -> Targets:
+    """The targets that fit a teacher."""
+    return LearnedTargets(teacher, labels) if isinstance(teacher, LearnedWeights) else Targets(teacher, labels)
+
+
+def _tensor(array: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(array.astype(np.float32))

@@ -1,0 +1,174 @@
+"""All relation teachers by name: the fractional one, and those that the paper compares it with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from multibit.errors import ConfigError, FormatError
+from multibit.files import read_arrays
+from multibit.relation.graph import LabelGraph, check_labels
+from multibit.relation.teacher import KIND, VERSION, RelationTeacher
+
+FloatArray = NDArray[np.float64]
+
+
+class Binary(RelationTeacher):
+    """Related or not: 1 where two items share a label, else 0."""
+
+    name: ClassVar[str] = "binary"
+
+    def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
+        """The labels themselves (N, C); the scales are those of the label graph."""
+        if scale is None:
+            return check_labels(labels, columns=len(self.graph.weights))
+        return super().embed(labels, scale)
+
+    def compare(self, left: Any, right: Any) -> Any:
+        """1.0 where a label is shared."""
+        return (left @ right.T > 0) * 1.0
+
+
+class Jaccard(Binary):
+    """Shared labels by all labels of two items, |a and b| / |a or b|; 0 where neither has a label."""
+
+    name: ClassVar[str] = "jaccard"
+
+    def compare(self, left: Any, right: Any) -> Any:
+        """The index of every pair, in [0, 1]."""
+        shared = left @ right.T
+        union = left.sum(1)[:, None] + right.sum(1)[None, :] - shared
+        return shared / (union + (union == 0))
+
+
+class PpmiSpecificity(RelationTeacher):
+    """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on labels weighted by their specificity."""
+
+    name: ClassVar[str] = "ppmi-specificity"
+
+    def log_response(self, eigenvalues: FloatArray) -> FloatArray:
+        """I + D^-1/2 W D^-1/2 = 2 I - L."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(2.0 - eigenvalues))
+
+
+class Ppmi(PpmiSpecificity):
+    """The same on plain labels."""
+
+    name: ClassVar[str] = "ppmi"
+
+    def weigh(self, labels: FloatArray) -> FloatArray:
+        """As they are."""
+        return labels
+
+
+class SingleScale(RelationTeacher):
+    """Heat diffusion at the most local scale only, exp(-tau_1 L)."""
+
+    name: ClassVar[str] = "single-scale"
+
+    def log_response(self, eigenvalues: FloatArray) -> FloatArray:
+        """Of the first scale teacher."""
+        return np.asarray(-self.tau[0] * eigenvalues)
+
+
+class UniformHeat(RelationTeacher):
+    """UMH: the mean of the scale teachers, each normalised first."""
+
+    name: ClassVar[str] = "umh"
+
+    def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
+        """Rows of all scales side by side (N, M C): their products add up to the mean."""
+        if scale is not None:
+            return super().embed(labels, scale)
+        rows = [super(UniformHeat, self).embed(labels, each) for each in range(self.scales)]
+        return np.asarray(np.concatenate(rows, axis=1) / np.sqrt(self.scales))
+
+
+class UniformKernel(RelationTeacher):
+    """UKM: the mean of the scale kernels, normalised after it."""
+
+    name: ClassVar[str] = "ukm"
+
+    @property
+    def mixture(self) -> FloatArray:
+        """Weights (M,) of the scale kernels, summing to 1."""
+        return np.full(self.scales, 1 / self.scales)
+
+    def log_response(self, eigenvalues: FloatArray) -> FloatArray:
+        """sum_l w_l exp(-tau_l lambda)."""
+        exponents = np.log(self.mixture)[:, None] - np.outer(self.tau, eigenvalues)  # (M, C)
+        return np.asarray(logsumexp(exponents, axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedWeights(UniformKernel):
+    """A mixture of the scale kernels whose weights are trained with the codes; from the quadrature weights on.
+
+    Attributes:
+        learned: (M,) positive weights, summing to 1; None before training.
+    """
+
+    learned: FloatArray | None = field(default=None)
+
+    name: ClassVar[str] = "learned-weights"
+
+    @property
+    def mixture(self) -> FloatArray:
+        """Weights (M,) of the scale kernels, summing to 1."""
+        return self.rho / self.rho.sum() if self.learned is None else self.learned
+
+    def _arrays(self) -> dict[str, FloatArray]:
+        return {**super()._arrays(), "learned": self.mixture}
+
+
+TEACHERS: dict[str, type[RelationTeacher]] = {
+    teacher.name: teacher
+    for teacher in (
+        RelationTeacher,
+        Binary,
+        Jaccard,
+        Ppmi,
+        PpmiSpecificity,
+        SingleScale,
+        UniformHeat,
+        UniformKernel,
+        LearnedWeights,
+    )
+}
+"""Name -> class. A new teacher is a subclass of `RelationTeacher` put in here."""
+
+
+def teacher_class(name: str) -> type[RelationTeacher]:
+    """The class of a teacher.
+
+    Raises:
+        ConfigError: no teacher has this name.
+
+    Example:
+        >>> teacher_class("jaccard").fit([[1, 1, 0], [1, 0, 1], [0, 1, 0]]).scores([[1, 1, 0]], [[1, 0, 1]]).round(3)
+        array([[0.333]])
+    """
+    if name not in TEACHERS:
+        raise ConfigError(f"teacher: {name!r} is unknown; there are {', '.join(TEACHERS)}.")
+    return TEACHERS[name]
+
+
+def load_teacher(path: Path | str) -> RelationTeacher:
+    """Read what `RelationTeacher.save` wrote.
+
+    Raises:
+        FormatError: torn, newer, or another kind of file, or a teacher that is not known here.
+    """
+    arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION)
+    name = header.pop("name", RelationTeacher.name)  # version 1 knew only one
+    if name not in TEACHERS:
+        raise FormatError(f"{path}: a teacher named {name!r}; known here are {', '.join(TEACHERS)}.")
+    tau, rho = arrays.pop("tau"), arrays.pop("rho")
+    extra = {key: arrays.pop(key) for key in ("learned",) if key in arrays}
+    return TEACHERS[name](LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho, **extra)

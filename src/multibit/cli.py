@@ -15,6 +15,8 @@ from multibit import __version__
 from multibit.errors import ConfigError, DataError, MultibitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from multibit.config import Config
@@ -115,6 +117,7 @@ PresetOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings, instead of a preset.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set epochs=30.")]
+VariantOption = Annotated[str, typer.Option(help="The method or one of its ablations; `multibit variants` lists them.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of split, initial weights and batches.")]
 
 
@@ -188,6 +191,7 @@ def features(
 def train(
     features: FeaturesArgument,
     out: Annotated[Path, typer.Option(help="Run folder to make; an unfinished run in it goes on.")],
+    variant: VariantOption = "full",
     preset: PresetOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -203,16 +207,19 @@ def train(
     Run the same command again: it goes on where it was.
     """
     from multibit.data import FeatureStore
+    from multibit.hashing.variants import find_variant
     from multibit.runs import Run
 
-    resolved = _config(preset, config, settings, seed)
+    chosen = find_variant(variant)
+    resolved = _config(preset, config, settings, seed, chosen.settings)
     store = FeatureStore.open(features)
     store.require_finite()  # also where training does not look: the run could not be evaluated
     sizes = {"query": query, "train": training, "validation": validation}
-    run = Run.create(out, store, _split(len(store), sizes, resolved.seed), resolved, device=device.value)
-    selection = run.record["selection"]
-    console = _stdout()
-    console.print(f"Wrote {out}: {run.model.bits}-bit code, best epoch {selection['epoch']} ({selection['rule']})")
+    split = _split(len(store), sizes, resolved.seed)
+    for name, each in chosen.models(resolved).items():
+        run = Run.create(out / name, store, split, each, device=device.value)
+        epoch, rule = run.record["selection"]["epoch"], run.record["selection"]["rule"]
+        _stdout().print(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {epoch} ({rule})")
 
 
 @app.command()
@@ -421,6 +428,57 @@ def search(
 
 
 @app.command()
+def variants() -> None:
+    """List the methods that `train --variant` knows, and the relation teachers of `--set teacher=NAME`."""
+    from multibit.report.tables import variants_tables
+
+    console = _stdout()
+    for table in variants_tables():
+        console.print(table.rich())
+
+
+@app.command()
+def reproduce(
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="A feature store, or an .npz with features or labels only; the shipped sample if omitted."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and figures; finished runs in it are kept.")] = Path(
+        "multibit-reproduction"
+    ),
+    table: Annotated[
+        list[str] | None, typer.Option(help="Only this table or figure; may be repeated. `--table list` lists them.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, with commas; mean ± standard deviation.")] = "42",
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs and no grid: to see it work.")] = False,
+    preset: PresetOption = None,
+    settings: SetOption = None,
+    labels_key: Annotated[str | None, typer.Option(help="Key of the labels in an .npz without features.")] = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Make the tables and figures of the paper, each number beside the paper's.
+
+    --preset says which data set of the paper this is; without it there is no column of the paper. Interrupted? Run the
+    same command again: trained runs are kept.
+    """
+    from multibit.report.reproduce import choose, entries_table, open_subject, quick_config, reproduce_all
+    from multibit.report.reproduction import Reproduction
+    from multibit.runs import check_device
+
+    console = _stdout()
+    if table == ["list"]:
+        console.print(entries_table().rich())
+        return
+    names = choose(table or [], quick=quick)
+    check_device(device.value)
+    config = _config(preset, None, settings, None)
+    subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
+    made = Reproduction(subject, out, quick_config(config) if quick else config, device.value, say=console.print)
+    reproduce_all(made, names, _seeds(seeds), out, console)
+    console.print(f"Wrote {out / 'reproduction.md'}: all tables; tables/ in markdown, CSV and LaTeX, figures/")
+
+
+@app.command()
 def info(path: Annotated[Path, typer.Argument(help="A data set, feature store, run, index or codes file.")]) -> None:
     """Say what a file or folder is and what is in it."""
     from multibit.report.inventory import describe
@@ -446,14 +504,36 @@ def _stdout() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
 
 
-def _config(preset: str | None, file: Path | None, settings: list[str] | None, seed: int | None) -> Config:
+def _config(
+    preset: str | None,
+    file: Path | None,
+    settings: list[str] | None,
+    seed: int | None,
+    variant: Mapping[str, Any] | None = None,
+) -> Config:
+    """The preset or file, changed by the variant, changed by single settings."""
     from multibit.config import Config
 
     if preset and file:
         raise ConfigError("give --preset or --config, not both; a config file can name its preset.")
     base = Config.load(file) if file else Config.preset(preset or "default")
     seeded = {} if seed is None else {"seed": seed}
-    return base.override({**_pairs(settings, "--set"), **seeded})
+    return base.override({**(variant or {}), **_pairs(settings, "--set"), **seeded})
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",") if seed.strip()]
+    except ValueError:
+        raise ConfigError(f"--seeds {text}: need whole numbers with commas between them.") from None
+
+
+def _sample_features(out: Path) -> Path:
+    """Features of the shipped sample, made once in the folder."""
+    from multibit.demo import sample_features
+
+    sample_features(out / "features", _stdout())
+    return out / "features"
 
 
 def _split(items: int, sizes: dict[str, int | None], seed: int) -> Split:

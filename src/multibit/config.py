@@ -45,11 +45,14 @@ class Config:
     hidden: int = 1280  # width of the hidden layer of each modality's projection
     dimension: int = 512  # d, width of the shared feature before the heads
     dropout: float = 0.0  # share of hidden units dropped in training
+    input_dropout: float = 0.0  # share of feature values dropped in training
 
     # Objective (MPA)
     aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none
     alignment: str = "listwise"  # a ranking follows its teacher by KL (listwise) or by squared error (pairwise)
     standard_weight: float = 0.0  # of the field's standard objective, a pairwise likelihood of sharing a label
+    binary_weight: float = 0.0  # of the same rankings of the signs, each with a trained temperature
+    within_weight: float = 0.0  # of the rankings of the signs of each modality among themselves
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
     scale_weight: float = 0.7  # lambda_s
@@ -66,11 +69,12 @@ class Config:
         object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
-        self._require_at_least(0, "scale_weight", "standard_weight", "seed")
+        self._require_at_least(0, "scale_weight", "standard_weight", "binary_weight", "within_weight", "seed")
         if max(self.hidden, self.dimension) > MAX_WIDTH:
             raise ConfigError(f"hidden, dimension: at most {MAX_WIDTH:,}, got {self.hidden} and {self.dimension}.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: must be in [0, 1), got {self.dropout}.")
+        for name in ("dropout", "input_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}: must be in [0, 1), got {getattr(self, name)}.")
         if self.seed >= 2**32:
             raise ConfigError(f"seed: must be below 2^32, got {self.seed}.")
         self._require_lengths()
@@ -170,8 +174,11 @@ class Config:
     def _require_objective(self) -> None:
         if self.allocation == "single" and self.scale_weight:
             raise ConfigError(f"scale_weight: a single block has no scales, so it must be 0, got {self.scale_weight}.")
-        if self.aligned == "none" and not (self.scale_weight or self.standard_weight):
+        ranked = self.aligned != "none" or self.scale_weight
+        if not (ranked or self.standard_weight):
             raise ConfigError("aligned: none, scale_weight 0 and standard_weight 0 leave nothing to train.")
+        if not ranked and (self.binary_weight or self.within_weight):
+            raise ConfigError("binary_weight, within_weight: with aligned none and scale_weight 0 there is no ranking.")
 
     def _require_positive(self, *names: str) -> None:
         for name in names:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from multibit.codes import Codes
 from multibit.config import Config
-from multibit.data import FeatureStore, PairedDataset, Split
+from multibit.data import FeatureStore, Split
 from multibit.data.encoders import load_picture_encoder, load_text_encoder
 from multibit.data.extract import extract_features
 from multibit.data.sample import load_sample
@@ -35,7 +35,7 @@ def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu")
         f"Sample: {len(sample):,} public-domain pictures with texts, {len(sample.label_names)} labels, "
         f"{sample.labels.sum() / len(sample):.2f} labels an item"
     )
-    store = _features(sample, folder / "features", out, device)
+    store = sample_features(folder / "features", out, device=device)
     split = Split.usual(len(store), config.seed)
     out.print(
         f"Split (seed {split.seed}): {len(split.train):,} train, {len(split.validation):,} validation, "
@@ -64,11 +64,12 @@ def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu")
     out.print(f'Try your own: multibit search {folder / "run"} "a red flower" --bits 32')
 
 
-def _features(sample: PairedDataset, folder: Path, out: Console, device: str) -> FeatureStore:
+def sample_features(folder: Path, out: Console, *, device: str = "cpu") -> FeatureStore:
+    """Features of the shipped sample by the packaged encoders, made once and kept in `folder`."""
     if not folder.exists():
         out.print("Encoding once with the packaged encoders; the features are kept for the next run")
     pictures, texts = load_picture_encoder("efficientnet-lite0", device), load_text_encoder("all-minilm-l6-v2", device)
-    store = extract_features(sample, pictures, texts, folder)
+    store = extract_features(load_sample(), pictures, texts, folder)
     out.print(f"Features: {len(store):,} items, {store.image.shape[1]}-d pictures, {store.text.shape[1]}-d texts")
     for name, reason in store.skipped:
         out.print(f"Skipped {name}: {reason}")

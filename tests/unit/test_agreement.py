@@ -129,7 +129,7 @@ def test_lengths_in_any_order_and_number_are_the_same_pairs():
     ("lengths", "items", "sentence"),
     [
         ((8,), 5, r"need two or more lengths and a database, got \(8,\) and 5 items"),
-        ((8, 8), 5, r"need two or more lengths and a database, got \(8, 8\) and 5 items"),
+        ((8, 8), 5, r"need two or more lengths and a database, got \(8,\) and 5 items"),
         ((4, 8), 0, r"need two or more lengths and a database, got \(4, 8\) and 0 items"),
         ((4, 9), 5, "asked for a prefix of 9 bits, these codes have 1 to 8"),
     ],

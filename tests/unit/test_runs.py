@@ -267,8 +267,8 @@ def test_a_run_of_a_newer_version_is_refused(copy):
 )
 def test_a_run_with_a_part_of_a_newer_version_is_refused(name, kind, copy):
     path = copy / f"{name}.safetensors"
-    write_arrays(path, *read_arrays(path, kind=kind, version=1), kind=kind, version=2)
-    with pytest.raises(FormatError, match=f"{name}.*version 2"):
+    write_arrays(path, *read_arrays(path, kind=kind, version=99), kind=kind, version=99)
+    with pytest.raises(FormatError, match=f"{name}.*version 99"):
         Run.load(copy)
 
 

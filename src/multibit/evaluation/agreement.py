@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,17 +72,31 @@ def cross_length_agreement(query: Codes, database: Codes, lengths: Sequence[int]
     Raises:
         DataError: fewer than two lengths, or an empty database.
     """  # noqa: E501 - the table's name
-    if len(set(lengths)) < 2 or not len(database):
-        raise DataError(f"need two or more lengths and a database, got {tuple(lengths)} and {len(database)} items.")
-    pairs = list(itertools.combinations(sorted(set(lengths)), 2))
-    tau, displacement = np.empty((len(pairs), len(query))), np.empty((len(pairs), len(query)))
-    with progress("Comparing rankings of all lengths", len(query), "queries") as advance:
-        for start in range(0, len(query), BLOCK):
-            block = query.take(np.arange(start, min(start + BLOCK, len(query))))
-            distances = {bits: hamming_distances(block, database, bits) for bits in sorted(set(lengths))}
+    return ranking_agreement(dict.fromkeys(lengths, (query, database)))
+
+
+def ranking_agreement(sides: Mapping[int, tuple[Codes, Codes]]) -> list[LengthAgreement]:
+    """The same where every length has codes of its own, as separate models make them.
+
+    Args:
+        sides: length -> Q query codes and N database codes, of the same items in the same order at every length.
+
+    Raises:
+        DataError: fewer than two lengths, or an empty database.
+    """
+    lengths = sorted(sides)
+    queries, items = (len(each) for each in sides[lengths[0]]) if lengths else (0, 0)
+    if len(lengths) < 2 or not items:
+        raise DataError(f"need two or more lengths and a database, got {tuple(lengths)} and {items} items.")
+    pairs = list(itertools.combinations(lengths, 2))
+    tau, displacement = np.empty((len(pairs), queries)), np.empty((len(pairs), queries))
+    with progress("Comparing rankings of all lengths", queries, "queries") as advance:
+        for start in range(0, queries, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, queries))
+            distances = {bits: hamming_distances(q.take(rows), database, bits) for bits, (q, database) in sides.items()}
             for pair, (short, long) in enumerate(pairs):
                 _compare(distances[short], distances[long], short, long, tau[pair, start:], displacement[pair, start:])
-            advance(len(block))
+            advance(len(rows))
     return [LengthAgreement(pair, tau[i], displacement[i]) for i, pair in enumerate(pairs)]
 
 

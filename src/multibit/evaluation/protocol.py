@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +25,8 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import POOL, ideal_gains, ndcg_at, pool_resolution
 from multibit.progress import progress
 
-DIRECTIONS = {"i2t": ("image", "text"), "t2i": ("text", "image")}
+Side = Literal["image", "text"]
+DIRECTIONS: dict[str, tuple[Side, Side]] = {"i2t": ("image", "text"), "t2i": ("text", "image")}
 """Direction -> modality of the query, modality of the database."""
 
 TIE_METRICS: dict[str, Ties] = {

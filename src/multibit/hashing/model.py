@@ -47,17 +47,18 @@ class HashModel(nn.Module):
         hidden: int = 1280,
         dimension: int = 512,
         dropout: float = 0.0,
+        input_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if min(image_dim, text_dim, hidden, dimension, *blocks) < 1:
             raise ConfigError(f"sizes must be positive, got {image_dim}, {text_dim}, {hidden}, {dimension}, {blocks}.")
         self.image_dim, self.text_dim = image_dim, text_dim
         self.blocks = tuple(int(width) for width in blocks)
-        self.hidden, self.dimension, self.dropout = hidden, dimension, dropout
+        self.hidden, self.dimension, self.dropout, self.input_dropout = hidden, dimension, dropout, input_dropout
         self.projections = nn.ModuleDict(
             {
-                "image": Projection(image_dim, hidden, dimension, dropout),
-                "text": Projection(text_dim, hidden, dimension, dropout),
+                "image": Projection(image_dim, hidden, dimension, dropout, input_dropout),
+                "text": Projection(text_dim, hidden, dimension, dropout, input_dropout),
             }
         )
         self.heads = nn.Linear(dimension, sum(self.blocks))
@@ -118,6 +119,7 @@ class HashModel(nn.Module):
             "hidden": self.hidden,
             "dimension": self.dimension,
             "dropout": self.dropout,
+            "input_dropout": self.input_dropout,
         }
         weights = {name: tensor.cpu().numpy() for name, tensor in self.state_dict().items()}
         write_arrays(Path(path), weights, sizes, kind=KIND, version=VERSION)
@@ -142,9 +144,10 @@ class Projection(nn.Module):
     network sees values of about unit size whatever encoder they come from.
     """
 
-    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float) -> None:
+    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float, input_dropout: float = 0.0) -> None:
         super().__init__()
         self.gain = inputs**0.5
+        self.drop = nn.Dropout(input_dropout)
         self.layers = nn.Sequential(
             nn.Linear(inputs, hidden),
             nn.ReLU(),
@@ -154,4 +157,4 @@ class Projection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, inputs) -> (n, outputs)."""
-        return self.layers(functional.normalize(features, dim=1) * self.gain)  # type: ignore[no-any-return]
+        return self.layers(self.drop(functional.normalize(features, dim=1) * self.gain))  # type: ignore[no-any-return]

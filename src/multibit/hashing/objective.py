@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from multibit.config import Config
@@ -26,12 +26,18 @@ class Parts:
     values: Tensor
 
 
-class Objective:
+class Objective(nn.Module):
     """Both directions, all prefixes, all scale blocks, in one batched computation.
 
+    With `binary_weight` the same rankings are also asked of the codes that are stored, the signs, and with
+    `within_weight` of the signs of each modality among themselves. The ranking of a short binary code cannot be as
+    sharp as its teacher; each of these rankings therefore has its own temperature, trained with the codes.
+
     Attributes:
-        names: of the parts: "prefix 16", ..., "scale 1", ..., "standard" where it is on, then "prefix", "scale",
-            "total".
+        names: of the parts: "prefix 16", ..., "scale 1", ..., then those of "standard", "binary", "within" that are
+            on, then "prefix", "scale", "total".
+        sharpness: (2, P) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between and
+            within modalities; None where neither is on.
 
     Example:
         >>> objective = Objective(Config(lengths=(2, 4), scales=2), blocks=(3, 1), rho=(2.0, 1.0))
@@ -43,7 +49,11 @@ class Objective:
         0.0
     """
 
+    weights: Tensor  # (P,) of each ranking in the loss
+    shares: Tensor  # (P,) of each ranking in "prefix" and "scale"
+
     def __init__(self, config: Config, blocks: tuple[int, ...], rho: tuple[float, ...]) -> None:
+        super().__init__()
         self.config = config
         ends = [sum(blocks[: i + 1]) for i in range(len(blocks))]
         prefixes = [slice(0, length) for length in config.aligned_lengths]
@@ -53,18 +63,22 @@ class Objective:
         self.segments = [*prefixes, *scales]  # bits of the code that make one ranking
         self.targets = [0] * len(prefixes) + list(range(1, len(scales) + 1))  # the teacher each one follows
         self.prefixes = len(prefixes)
+        extras = {"standard": config.standard_weight, "binary": config.binary_weight, "within": config.within_weight}
+        self.extras = {name: weight for name, weight in extras.items() if weight}
         self.names = (
             *(f"prefix {length}" for length in config.aligned_lengths),
             *(f"scale {scale + 1}" for scale in range(len(scales))),
-            *(["standard"] if config.standard_weight else []),
+            *self.extras,
             "prefix", "scale", "total",
         )  # fmt: skip
         beta = torch.tensor(config.length_weights)
         rho_bar = torch.tensor(rho[: len(scales)]) / sum(rho)
-        self.weights = torch.cat([beta, config.scale_weight * rho_bar])  # (P,)
-        self.shares = torch.cat([beta, rho_bar])  # (P,) of each part in "prefix" and "scale"
+        self.register_buffer("weights", torch.cat([beta, config.scale_weight * rho_bar]), persistent=False)
+        self.register_buffer("shares", torch.cat([beta, rho_bar]), persistent=False)
+        trained = config.binary_weight or config.within_weight
+        self.sharpness = nn.Parameter(torch.zeros(2, len(self.segments))) if trained else None
 
-    def __call__(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
+    def forward(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
         """Compare the code rankings of a batch with the teacher's.
 
         Args:
@@ -72,24 +86,40 @@ class Objective:
             teacher: (1+M, b, b) scores of those items, g* first, then g_l local to long range; symmetric.
             related: (b, b) 1 where two items share a label; needed by the standard objective only.
         """
-        total = image.new_zeros(())
-        values = []
-        if self.segments:
-            follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
-            losses = follow(image, text, teacher)  # (P,)
-            total = losses @ self.weights.to(losses)
-            values.append(losses.detach())
-        if self.config.standard_weight:
+        follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
+        losses = follow(self._similarities(image, text), teacher) if self.segments else image.new_zeros(0)  # (P,)
+        extras = {}
+        if "standard" in self.extras:
             assert related is not None  # the loop gives it where the setting asks for it
-            standard = standard_loss(image, text, related)
-            total = total + self.config.standard_weight * standard
-            values.append(standard.detach()[None])
-        return Parts(total, torch.cat([*values, self._sums(values, total)]))
+            extras["standard"] = standard_loss(image, text, related)
+        if self.sharpness is not None:
+            sharpness = self.sharpness.to(image).exp()[:, :, None, None]  # (2, P, 1, 1)
+            signs = straight_through(image), straight_through(text)
+        if "binary" in self.extras:
+            extras["binary"] = self._weigh(self._listwise(sharpness[0] * self._similarities(*signs), teacher))
+        if "within" in self.extras:
+            each = [self._among_themselves(sharpness[1] * self._similarities(s, s), teacher) for s in signs]
+            extras["within"] = self._weigh(each[0] + each[1])
+        total = self._weigh(losses)
+        for name, loss in extras.items():
+            total = total + self.extras[name] * loss
+        return Parts(total, self._named(losses.detach(), [loss.detach() for loss in extras.values()], total.detach()))
 
-    def _listwise(self, image: Tensor, text: Tensor, teacher: Tensor) -> Tensor:
-        """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`)."""
+    def _weigh(self, losses: Tensor) -> Tensor:
+        return losses @ self.weights.to(losses)
+
+    def _similarities(self, left: Tensor, right: Tensor) -> Tensor:
+        """<h_q, h_r> / B on the bits of each ranking: (P, b, b), in [-1, 1]."""
+        return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in self.segments])
+
+    def _listwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
+        """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`).
+
+        Args:
+            similarities: (P, b, b), image rows, text columns. teacher: as in `forward`.
+        """
         # -soft distance / T_s without its constant: softmax does not see it (`eq:student-distribution`)
-        student = self._similarities(image, text) / (2 * self.config.student_temperature)  # (P, b, b)
+        student = similarities / (2 * self.config.student_temperature)
         logits = teacher / self.config.teacher_temperature
         target = torch.softmax(logits, dim=-1)  # (1+M, b, b), P*(r|q)
         log_target = torch.log_softmax(logits, dim=-1)
@@ -98,20 +128,41 @@ class Objective:
         # The teacher is symmetric, so one target serves both directions: rows ask in i2t, columns in t2i.
         log_i2t, log_t2i = torch.log_softmax(student, dim=2), torch.log_softmax(student, dim=1).mT
         cross_entropy = -(target * (log_i2t + log_t2i)).sum(dim=(1, 2))  # (P,)
-        return (cross_entropy + 2 * negative_entropy[self.targets]) / len(image)
+        return (cross_entropy + 2 * negative_entropy[self.targets]) / len(teacher[0])
 
-    def _pairwise(self, image: Tensor, text: Tensor, teacher: Tensor) -> Tensor:
+    def _among_themselves(self, similarities: Tensor, teacher: Tensor) -> Tensor:
+        """KL divergence of rankings within one modality, where no item ranks itself: (P,)."""
+        others = ~torch.eye(len(teacher[0]), dtype=torch.bool, device=teacher.device)
+        student = _leave_out(similarities / (2 * self.config.student_temperature), others)
+        logits = _leave_out(teacher / self.config.teacher_temperature, others)
+        target = torch.softmax(logits, dim=-1)[self.targets]  # 0 for the item itself
+        log_target = torch.log_softmax(logits, dim=-1)[self.targets]
+        return (target * (log_target - torch.log_softmax(student, dim=-1))).sum(dim=(1, 2)) / len(teacher[0])
+
+    def _pairwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
         """Mean squared error of the code similarities from their teacher's, both directions: (P,)."""
-        return 2 * (self._similarities(image, text) - teacher[self.targets]).square().mean(dim=(1, 2))
+        return 2 * (similarities - teacher[self.targets]).square().mean(dim=(1, 2))
 
-    def _similarities(self, image: Tensor, text: Tensor) -> Tensor:
-        """<h_q, h_r> / B on the bits of each ranking: (P, b, b), image rows, text columns, in [-1, 1]."""
-        return torch.stack([image[:, s] @ text[:, s].T / (s.stop - s.start) for s in self.segments])
-
-    def _sums(self, values: list[Tensor], total: Tensor) -> Tensor:
-        shared = values[0] * self.shares.to(total) if self.segments else total.new_zeros(0)
+    def _named(self, losses: Tensor, extras: list[Tensor], total: Tensor) -> Tensor:
+        shared = losses * self.shares.to(losses)
         prefix, scale = shared[: self.prefixes].sum(), shared[self.prefixes :].sum()
-        return torch.stack([prefix, scale, total.detach()])
+        return torch.cat([losses, torch.stack([*extras, prefix, scale, total])])
+
+
+def straight_through(relaxed: Tensor) -> Tensor:
+    """The stored code, -1 or +1 with sign(0) = +1; its gradient is that of the relaxed code.
+
+    Example:
+        >>> straight_through(torch.tensor([0.3, 0.0, -0.9]))
+        tensor([ 1.,  1., -1.])
+    """
+    signs = torch.where(relaxed >= 0, 1.0, -1.0).to(relaxed.dtype)
+    return relaxed + (signs - relaxed).detach()
+
+
+def _leave_out(logits: Tensor, others: Tensor) -> Tensor:
+    """Logits (..., b, b) with those of an item and itself so low that softmax gives them nothing, and no NaN."""
+    return logits.masked_fill(~others, torch.finfo(logits.dtype).min / 4)
 
 
 def standard_loss(image: Tensor, text: Tensor, related: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ Score = Callable[[HashModel], float]
 
 Weights = dict[str, Tensor]
 STATE_VERSION = 2
+TEMPERATURE_STEP = 30  # learning rate of the temperatures, in learning rates of the weights
 
 
 @dataclass
@@ -58,7 +59,7 @@ def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> Ha
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:
-            return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout)
+            return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout, config.input_dropout)
         except RuntimeError as error:  # what torch raises when memory is short
             first = str(error).splitlines()[0]
             raise ConfigError(f"hidden, dimension: the network does not fit into memory ({first}).") from None
@@ -94,11 +95,11 @@ def fit(
         raise DataError(f"training needs at least 2 pairs to rank, got {len(training)}.")
     device = model.device
     targets = targets.to(device)
-    objective = Objective(config, model.blocks, tuple(targets.teacher.rho))
+    objective = Objective(config, model.blocks, tuple(targets.teacher.rho)).to(device)
     image, text = torch.from_numpy(training.image).to(device), torch.from_numpy(training.text).to(device)
     labels = torch.from_numpy(training.labels).to(device, torch.float32)
-    learner = nn.ModuleDict({"model": model, "targets": targets})
-    optimizer = torch.optim.Adam(learner.parameters(), lr=config.learning_rate, fused=True)
+    learner = nn.ModuleDict({"model": model, "targets": targets, "objective": objective})
+    optimizer = _optimizer(learner, config)
     steps = -(-len(training) // config.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs * steps)
     arrays = training.image, training.text, training.offsets, training.labels
@@ -120,7 +121,7 @@ def fit(
                     pull = targets.pull()
                     loss = parts.total if pull is None else parts.total + pull
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()
                     optimizer.step()
                     schedule.step()
                     sums += parts.values * (len(rows) / len(training))
@@ -134,6 +135,15 @@ def fit(
     learner.load_state_dict(state.best)
     model.eval()
     return state
+
+
+def _optimizer(learner: nn.ModuleDict, config: Config) -> torch.optim.Adam:
+    """Adam; the temperatures are few and far from where they begin, so they take longer steps."""
+    weights = [*learner["model"].parameters(), *learner["targets"].parameters()]
+    groups: list[dict[str, Any]] = [{"params": weights}]
+    if temperatures := list(learner["objective"].parameters()):
+        groups.append({"params": temperatures, "lr": TEMPERATURE_STEP * config.learning_rate})
+    return torch.optim.Adam(groups, lr=config.learning_rate, fused=True)
 
 
 def _related(labels: Tensor) -> Tensor:

@@ -28,16 +28,19 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     separate: bool = False
 
-    def configs(self, base: Config) -> dict[str, Config]:
-        """Settings of each model to train, by a name for its folder ("" where there is only one).
+    def config(self, base: Config) -> Config:
+        """The settings of this variant over those of `full`."""
+        return base.override(self.settings)
+
+    def models(self, config: Config) -> dict[str, Config]:
+        """The settings of each model to train, by the name of its folder: "." where it is one for all lengths.
 
         Example:
-            >>> VARIANTS["separate"].configs(Config(lengths=(16, 32)))["32"].lengths
+            >>> VARIANTS["separate"].models(Config(lengths=(16, 32)))["32"].lengths
             (32,)
         """
-        config = base.override(self.settings)
         if not self.separate:
-            return {"": config}
+            return {".": config}
         return {str(bits): config.override({"lengths": (bits,)}) for bits in config.lengths}
 
 
@@ -45,6 +48,10 @@ VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         Variant("full", "Full MultiBit", "the paper's method: FRT, SBO and MPA"),
+        Variant(
+            "multibit-plus", "MultiBit+", "full, and the stored signs are ranked too, between and within modalities",
+            {"binary_weight": 1.0, "within_weight": 1.0, "input_dropout": 0.2},
+        ),
         Variant(
             "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one 128-bit head",
             {**STANDARD, "aligned": "none"},

@@ -119,7 +119,7 @@ def assess(run: Run, store: FeatureStore, anchor: Run | None = None) -> Assessme
         if len(lengths) > 1:
             agreement[direction] = cross_length_agreement(q, d, lengths)
         for bits in lengths:
-            sides = relaxed["query"][asked], relaxed["database"][searched]  # type: ignore[index]
+            sides = relaxed["query"][asked], relaxed["database"][searched]
             quantized[direction, bits] = quantization(*sides, bits)
             precision[direction, bits] = _precision_curve(q, d, query.labels, database.labels, bits)
         if len(graded) > 1:

@@ -47,7 +47,8 @@ def _no_formula(name: str) -> str:
     return name.replace("$", r"\$") if name.count("$") > 1 else name
 
 
-def _panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
+def draw_panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels side by side, with a title each."""
     figure = Figure(figsize=(PANEL[0] * count, PANEL[1]), layout="constrained")
     axes = [figure.add_subplot(1, count, i + 1) for i in range(count)]
     for each, title in zip(axes, titles, strict=True):
@@ -57,7 +58,8 @@ def _panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _line(axes: Axes, x: Sequence[float], y: Sequence[float], style: int, label: str, markers: bool = True) -> None:
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: int, label: str, markers: bool = True) -> None:
+    """A line that differs from those of other styles by colour, dash and marker."""
     color, dash = COLORS[style % len(COLORS)], DASHES[style % len(DASHES)]
     marker = MARKERS[style % len(MARKERS)] if markers else None
     axes.plot(x, y, color=color, linestyle=dash, marker=marker, label=label, markersize=4.5)
@@ -72,13 +74,13 @@ def _at_lengths(axes: Axes, lengths: Sequence[int]) -> None:
 
 def _map_by_length(runs: Sequence[Assessment]) -> Figure:
     first = runs[0]
-    figure, panels = _panels(len(first.evaluations), [evaluation.protocol for evaluation in first.evaluations])
+    figure, panels = draw_panels(len(first.evaluations), [evaluation.protocol for evaluation in first.evaluations])
     for i, axes in enumerate(panels):
         for number, run in enumerate(runs):
             evaluation = run.evaluations[i]
             for j, direction in enumerate(DIRECTIONS):
                 means = [100 * evaluation.mean("mAP", direction, bits) for bits in run.lengths]
-                _line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {ARROWS[direction]}")
+                draw_line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {ARROWS[direction]}")
         for name, dash in {"popularity": ":", "random": "--"}.items():
             floor = 100 * first.evaluations[i].floor(name)
             axes.axhline(floor, color="0.45", linestyle=dash, linewidth=1, label=f"floor: {name}")
@@ -90,24 +92,24 @@ def _map_by_length(runs: Sequence[Assessment]) -> Figure:
 
 
 def _precision_recall(run: Assessment) -> Figure:
-    figure, panels = _panels(2, [f"{ARROWS[direction]}, by Hamming radius" for direction in DIRECTIONS])
+    figure, panels = draw_panels(2, [f"{ARROWS[direction]}, by Hamming radius" for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
         for number, bits in enumerate(run.lengths):
             curve = run.evaluations[0].curves[direction, bits]
             known = ~np.isnan(curve.precision)
             points = curve.recall[known].tolist(), curve.precision[known].tolist()
-            _line(axes, *points, number, f"{bits} bits", markers=bits <= 32)
+            draw_line(axes, *points, number, f"{bits} bits", markers=bits <= 32)
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
         axes.legend(fontsize=8)
     return figure
 
 
 def _precision_at_n(run: Assessment) -> Figure:
-    figure, panels = _panels(2, [ARROWS[direction] for direction in DIRECTIONS])
+    figure, panels = draw_panels(2, [ARROWS[direction] for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
         for number, bits in enumerate(run.lengths):
             values = run.precision[direction, bits]
-            _line(axes, list(range(1, len(values) + 1)), values.tolist(), number, f"{bits} bits", markers=False)
+            draw_line(axes, list(range(1, len(values) + 1)), values.tolist(), number, f"{bits} bits", markers=False)
         axes.set(xlabel="first N ranks", ylabel="precision", ylim=(0, 1))
         axes.legend(fontsize=8)
     return figure
@@ -115,7 +117,7 @@ def _precision_at_n(run: Assessment) -> Figure:
 
 def _rank_displacement(run: Assessment) -> Figure:
     short, long = run.lengths[0], run.lengths[-1]
-    figure, (axes,) = _panels(1, [f"Change of rank from {short} to {long} bits (sample, image-to-text)"])
+    figure, (axes,) = draw_panels(1, [f"Change of rank from {short} to {long} bits (sample, image-to-text)"])
     rank, moved = run.displacement
     bins = axes.hexbin(rank, moved, gridsize=32, cmap="Greys", mincnt=1, extent=(0, 1, -1, 1))
     figure.colorbar(bins, ax=axes, label="items")
@@ -130,7 +132,7 @@ def _rank_displacement(run: Assessment) -> Figure:
 def _ap_differences(runs: Sequence[Assessment]) -> Figure:
     first, *others = runs
     bits = min(64, first.lengths[-1]) if min(64, first.lengths[-1]) in first.lengths else first.lengths[-1]
-    figure, panels = _panels(2, [f"{ARROWS[direction]}, {bits} bits" for direction in DIRECTIONS])
+    figure, panels = draw_panels(2, [f"{ARROWS[direction]}, {bits} bits" for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
         for number, other in enumerate(others):
             pair = (run.evaluations[0].values["mAP", direction, bits] for run in (first, other))
@@ -138,7 +140,7 @@ def _ap_differences(runs: Sequence[Assessment]) -> Figure:
             values = np.sort(100 * difference.values)
             share = np.arange(1, len(values) + 1) / len(values)
             label = f"beside {other.name}: {100 * difference.improved:.0f} % improved"
-            _line(axes, values.tolist(), share.tolist(), number, label, markers=False)
+            draw_line(axes, values.tolist(), share.tolist(), number, label, markers=False)
         axes.axvline(0, color="0.4", linewidth=0.8)
         axes.set(xlabel=f"AP of {first.name} minus the other (points)", ylabel="share of queries")
         axes.legend(fontsize=8)
@@ -146,17 +148,17 @@ def _ap_differences(runs: Sequence[Assessment]) -> Figure:
 
 
 def _distances_by_shared_labels(run: Assessment) -> Figure:
-    figure, (axes,) = _panels(1, ["Distance by number of shared labels (image-to-text)"])
+    figure, (axes,) = draw_panels(1, ["Distance by number of shared labels (image-to-text)"])
     for number, (count, share) in enumerate(run.shared.items()):
         label = f"{count}{' or more' if count == 3 else ''} shared"
-        _line(axes, list(range(len(share))), share.tolist(), number, label, markers=False)
+        draw_line(axes, list(range(len(share))), share.tolist(), number, label, markers=False)
     axes.set(xlabel=f"Hamming distance at {len(next(iter(run.shared.values()))) - 1} bits", ylabel="share of pairs")
     axes.legend(fontsize=8)
     return figure
 
 
 def _label_graph(run: Assessment) -> Figure:
-    figure, (graph, scales) = _panels(2, ["Label graph: PPMI weights", "What each scale keeps"])
+    figure, (graph, scales) = draw_panels(2, ["Label graph: PPMI weights", "What each scale keeps"])
     eigenvalues, vectors = run.teacher.spectrum
     order = np.argsort(vectors[:, np.argsort(eigenvalues)[min(1, len(eigenvalues) - 1)]])  # related labels side by side
     picture = graph.imshow(run.teacher.graph.weights[np.ix_(order, order)], cmap="Greys")
@@ -165,7 +167,7 @@ def _label_graph(run: Assessment) -> Figure:
     figure.colorbar(picture, ax=graph)
     at = np.linspace(0, 2, 200)
     for number, tau in enumerate(run.teacher.tau):
-        _line(scales, at.tolist(), np.exp(-tau * at).tolist(), number, rf"$\tau$ = {tau:.2f}", markers=False)
+        draw_line(scales, at.tolist(), np.exp(-tau * at).tolist(), number, rf"$\tau$ = {tau:.2f}", markers=False)
     whole = (at + run.teacher.eta) ** -run.teacher.alpha
     scales.plot(at, whole / whole[0], color="black", linewidth=2, alpha=0.5, label="fractional kernel")
     scales.plot(eigenvalues, np.full(len(eigenvalues), -0.03), "|", color="0.3", label="eigenvalues")
@@ -175,7 +177,7 @@ def _label_graph(run: Assessment) -> Figure:
 
 
 def _bit_balance(run: Assessment) -> Figure:
-    figure, panels = _panels(2, [f"{modality} codes" for modality in MODALITIES])
+    figure, panels = draw_panels(2, [f"{modality} codes" for modality in MODALITIES])
     ends = np.cumsum(run.blocks)[:-1]
     for axes, modality in zip(panels, MODALITIES, strict=True):
         balance = run.health[modality].balance
@@ -188,7 +190,7 @@ def _bit_balance(run: Assessment) -> Figure:
 
 
 def _bit_budget(run: Assessment) -> Figure:
-    figure, (axes,) = _panels(1, ["Bits of each diffusion scale"])
+    figure, (axes,) = draw_panels(1, ["Bits of each diffusion scale"])
     names = [f"{number}\n" + rf"$\tau$ = {tau:.1f}" for number, tau in enumerate(run.teacher.tau, start=1)]
     bars = axes.bar(names, run.blocks, color="0.6", edgecolor="black", linewidth=0.6)
     axes.bar_label(bars, fontsize=9)
@@ -198,14 +200,14 @@ def _bit_budget(run: Assessment) -> Figure:
 
 
 def _accuracy_and_cost(runs: Sequence[Assessment]) -> Figure:
-    figure, (storage, time) = _panels(2, ["Accuracy against storage", "Accuracy against search time"])
+    figure, (storage, time) = draw_panels(2, ["Accuracy against storage", "Accuracy against search time"])
     for number, run in enumerate(runs):
         evaluation = run.evaluations[0]
         means = [50 * sum(evaluation.mean("mAP", d, bits) for d in DIRECTIONS) for bits in run.lengths]
         sizes = [bits / 8 for bits in run.lengths]
         times = [1e3 * run.cost.query[bits].median for bits in run.lengths]
         for axes, x in ((storage, sizes), (time, times)):
-            _line(axes, x, means, number, run.name)
+            draw_line(axes, x, means, number, run.name)
             for bits, at, mean in zip(run.lengths, x, means, strict=True):
                 axes.annotate(f"{bits}", (at, mean), textcoords="offset points", xytext=(4, -10), fontsize=7)
     storage.set(xlabel="bytes per code", ylabel="mean mAP@all (%)")

@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import rich.box
@@ -14,6 +15,9 @@ import rich.table
 import rich.text
 
 from multibit.evaluation.protocol import DIRECTIONS, Evaluation
+from multibit.files import replacing
+from multibit.hashing.variants import VARIANTS
+from multibit.relation import TEACHERS
 from multibit.search import Hit
 
 ARROWS = {"i2t": "image-to-text", "t2i": "text-to-image"}
@@ -117,6 +121,17 @@ class Table:
         return [all(_is_number(cell) for cell in column) for column in columns]
 
 
+def write_table(table: Table, path: Path) -> list[Path]:
+    """Write a table as `path` with the endings .md, .csv and .tex."""
+    written = []
+    for ending, text in {"md": table.markdown() + "\n", "csv": table.csv(), "tex": table.latex() + "\n"}.items():
+        target = path.with_name(f"{path.name}.{ending}")
+        with replacing(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        written.append(target)
+    return written
+
+
 def _is_number(cell: str) -> bool:
     return cell.replace(".", "", 1).replace(",", "").lstrip("+-").isdigit() or cell in ("", "-")
 
@@ -163,6 +178,19 @@ def accuracy_table(evaluation: Evaluation) -> Table:
         note += f" {evaluation.undefined:,} queries without any relevant item are left out of the means."
     header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), note)
+
+
+def variants_tables() -> list[Table]:
+    """The methods and the relation teachers that training knows."""
+    settings = [", ".join(f"{name} {value}" for name, value in v.settings.items()) for v in VARIANTS.values()]
+    methods = tuple(
+        (v.name, v.title, v.meaning, changed) for v, changed in zip(VARIANTS.values(), settings, strict=True)
+    )
+    teachers = tuple((name, (teacher.__doc__ or "").splitlines()[0]) for name, teacher in TEACHERS.items())
+    return [
+        Table("Variants", ("--variant", "in the paper", "what", "settings"), methods),
+        Table("Relation teachers", ("--set teacher=", "what g* is"), teachers),
+    ]
 
 
 def hits_table(hits: Sequence[Hit], searched: str, bits: int) -> Table:

@@ -1,0 +1,164 @@
+"""A reproduction -> a folder: every table got beside printed, every figure, and one page of markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from multibit.config import Config
+from multibit.data import FeatureStore
+from multibit.data.features import read_npz
+from multibit.errors import ConfigError, DataError
+from multibit.files import replacing, write_json
+from multibit.report.page import require_drawing
+from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
+from multibit.report.reproduction import Reproduction, Subject
+from multibit.report.tables import Table, write_table
+
+QUALITATIVE = "qualitative-retrieval"
+FIGURE_NAMES = (
+    "cross-length-stability", "query-level-gain", "parameter-sensitivity", "deployment-cost", QUALITATIVE,
+)  # fmt: skip
+QUICK = {"epochs": 15}
+QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
+
+
+def choose(names: Sequence[str], *, quick: bool) -> list[str]:
+    """The tables and figures to make: those named, or all.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    for name in names:
+        if name not in FIGURE_NAMES:
+            find_entry(name)
+    everything = [*TABLES, *FIGURE_NAMES]
+    return list(names) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
+
+
+def entries_table() -> Table:
+    """What can be made, for people."""
+    rows = [
+        (name, entry.title, entry.label, "labels" if entry.labels_only else "features")
+        for name, entry in TABLES.items()
+    ]
+    rows += [(name, "figure", "", "features") for name in FIGURE_NAMES]
+    return Table("Tables and figures of the paper", ("name", "what", "label in the paper", "needs"), tuple(rows))
+
+
+def reproduce_all(
+    reproduction: Reproduction, names: Sequence[str], seeds: Sequence[int], folder: Path, console: Console
+) -> list[Outcome]:
+    """Make tables and figures, print each when it is done, and keep all in `folder`.
+
+    What a data set cannot give (no features, no label names, no pictures) is left out with a sentence. Interrupted?
+    Call it again: trained runs are found again.
+
+    Raises:
+        ConfigError: no seed.
+    """
+    if not seeds:
+        raise ConfigError("seeds: need at least one.")
+    require_drawing()
+    outcomes, left_out = [], {}
+    for name in names:
+        try:
+            if name in FIGURE_NAMES:
+                _draw(reproduction, name, seeds[0], folder / "figures")
+            else:
+                outcomes.append(reproduce(TABLES[name], reproduction, seeds))
+                console.print(outcomes[-1].table().rich())
+                write_table(outcomes[-1].table(), folder / "tables" / name)
+        except DataError as error:
+            left_out[name] = str(error)
+    for reason in dict.fromkeys(left_out.values()):
+        console.print(f"Left out: {', '.join(name for name, why in left_out.items() if why == reason)}. {reason}")
+    _write_summary(reproduction, outcomes, left_out, seeds, folder)
+    return outcomes
+
+
+def _draw(reproduction: Reproduction, name: str, seed: int, folder: Path) -> None:
+    from multibit.report.paper_figures import FIGURES, qualitative_retrieval
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == QUALITATIVE:
+        qualitative_retrieval(reproduction, seed, folder / f"{name}.png")
+        return
+    figure = FIGURES[name](reproduction, seed)
+    for ending in ("png", "pdf"):
+        with replacing(folder / f"{name}.{ending}") as temporary:
+            figure.savefig(temporary, format=ending, dpi=150)
+
+
+def _write_summary(
+    r: Reproduction, outcomes: Sequence[Outcome], left_out: dict[str, str], seeds: Sequence[int], folder: Path
+) -> None:
+    facts = [
+        f"{len(r.subject.labels):,} items, {r.subject.labels.shape[1]} labels; seeds {', '.join(map(str, seeds))}; "
+        f"the paper's column: {r.subject.column or 'none'}.",
+        *(f"Left out: {name}. {reason}" for name, reason in left_out.items()),
+    ]
+    pages = ["# The paper's tables, measured here", *facts, *(each.table().markdown() for each in outcomes)]
+    with replacing(folder / "reproduction.md") as temporary:
+        temporary.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    content = {
+        "config": r.config.to_dict(),
+        "data": r.subject.store.fingerprint() if r.subject.store else None,
+        "split": r.split.fingerprint(),
+        "seeds": list(seeds),
+        "left_out": left_out,
+        "tables": {each.entry.name: _plain(each) for each in outcomes},
+    }
+    write_json(folder / "reproduction.json", content, kind="reproduction", version=1)
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    cells = [
+        {
+            "row": row,
+            "column": column,
+            "got": [None if np.isnan(value) else float(value) for value in values],
+            "paper": outcome.printed.get((row, column)),
+        }
+        for (row, column), values in outcome.cells.items()
+    ]
+    return {"label": outcome.entry.label, "cells": cells, "claims": dict(outcome.verdicts)}
+
+
+def open_subject(path: Path, key: str | None, column: str | None) -> Subject:
+    """A feature store, or an `.npz` with labels only.
+
+    Args:
+        path: feature store folder or `.npz`. key: of the labels in an `.npz` without features; "labels" when None.
+        column: the paper's data set that this is.
+
+    Raises:
+        DataError: unreadable, or no such key; says what is there.
+    """
+    if path.suffix != ".npz":
+        store = FeatureStore.open(path)
+        return Subject(store.dataset.labels, store.dataset.label_names, store, column)
+    arrays = read_npz(path)
+    if key is None and {"image", "text"} <= set(arrays):
+        store = FeatureStore.open(path)
+        return Subject(store.dataset.labels, store.dataset.label_names, store, column)
+    name = key or "labels"
+    if name not in arrays:
+        found = ", ".join(f"{each} {array.shape}" for each, array in arrays.items())
+        raise DataError(f"{path}: no {name!r}; it has {found}. Name the labels with --labels-key.")
+    labels = np.asarray(arrays[name])
+    if labels.ndim != 2 or not np.isin(labels, (0, 1)).all():
+        raise DataError(f"{path}: {name} has shape {labels.shape}; labels must be a matrix (items, labels) of 0 and 1.")
+    names = tuple(str(each) for each in arrays.get("label_names", ()))
+    if names and len(names) != labels.shape[1]:
+        raise DataError(f"{path}: {len(names)} label_names for {labels.shape[1]} label columns.")
+    return Subject(labels.astype(np.uint8), names, None, column)
+
+
+def quick_config(config: Config) -> Config:
+    """The same with few epochs: to see everything work, not to compare numbers."""
+    return config.override(QUICK)

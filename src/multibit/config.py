@@ -174,11 +174,10 @@ class Config:
     def _require_objective(self) -> None:
         if self.allocation == "single" and self.scale_weight:
             raise ConfigError(f"scale_weight: a single block has no scales, so it must be 0, got {self.scale_weight}.")
-        ranked = self.aligned != "none" or self.scale_weight
-        if not (ranked or self.standard_weight):
+        if self.aligned == "none" and not (self.scale_weight or self.standard_weight):
             raise ConfigError("aligned: none, scale_weight 0 and standard_weight 0 leave nothing to train.")
-        if not ranked and (self.binary_weight or self.within_weight):
-            raise ConfigError("binary_weight, within_weight: with aligned none and scale_weight 0 there is no ranking.")
+        if self.aligned == "none" and (self.binary_weight or self.within_weight):
+            raise ConfigError("binary_weight, within_weight: they rank the aligned lengths, and aligned is none.")
 
     def _require_positive(self, *names: str) -> None:
         for name in names:

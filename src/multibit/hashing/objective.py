@@ -29,15 +29,15 @@ class Parts:
 class Objective(nn.Module):
     """Both directions, all prefixes, all scale blocks, in one batched computation.
 
-    With `binary_weight` the same rankings are also asked of the codes that are stored, the signs, and with
-    `within_weight` of the signs of each modality among themselves. The ranking of a short binary code cannot be as
-    sharp as its teacher; each of these rankings therefore has its own temperature, trained with the codes.
+    With `binary_weight` the prefixes of the codes that are stored, the signs, follow g* too, and with `within_weight`
+    those of each modality among themselves. The ranking of a short binary code cannot be as sharp as its teacher; each
+    of these rankings therefore has its own temperature, trained with the codes.
 
     Attributes:
         names: of the parts: "prefix 16", ..., "scale 1", ..., then those of "standard", "binary", "within" that are
             on, then "prefix", "scale", "total".
-        sharpness: (2, P) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between and
-            within modalities; None where neither is on.
+        sharpness: (2, prefixes) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between
+            and within modalities; None where neither is on.
 
     Example:
         >>> objective = Objective(Config(lengths=(2, 4), scales=2), blocks=(3, 1), rho=(2.0, 1.0))
@@ -76,7 +76,7 @@ class Objective(nn.Module):
         self.register_buffer("weights", torch.cat([beta, config.scale_weight * rho_bar]), persistent=False)
         self.register_buffer("shares", torch.cat([beta, rho_bar]), persistent=False)
         trained = config.binary_weight or config.within_weight
-        self.sharpness = nn.Parameter(torch.zeros(2, len(self.segments))) if trained else None
+        self.sharpness = nn.Parameter(torch.zeros(2, self.prefixes)) if trained else None
 
     def forward(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
         """Compare the code rankings of a batch with the teacher's.
@@ -93,12 +93,16 @@ class Objective(nn.Module):
             assert related is not None  # the loop gives it where the setting asks for it
             extras["standard"] = standard_loss(image, text, related)
         if self.sharpness is not None:
-            sharpness = self.sharpness.to(image).exp()[:, :, None, None]  # (2, P, 1, 1)
+            sharpness = self.sharpness.to(image).exp()[:, :, None, None]  # (2, prefixes, 1, 1)
             signs = straight_through(image), straight_through(text)
         if "binary" in self.extras:
-            extras["binary"] = self._weigh(self._listwise(sharpness[0] * self._similarities(*signs), teacher))
+            extras["binary"] = self._weigh(
+                self._listwise(sharpness[0] * self._similarities(*signs, self.prefixes), teacher)
+            )
         if "within" in self.extras:
-            each = [self._among_themselves(sharpness[1] * self._similarities(s, s), teacher) for s in signs]
+            each = [
+                self._among_themselves(sharpness[1] * self._similarities(s, s, self.prefixes), teacher) for s in signs
+            ]
             extras["within"] = self._weigh(each[0] + each[1])
         total = self._weigh(losses)
         for name, loss in extras.items():
@@ -106,11 +110,12 @@ class Objective(nn.Module):
         return Parts(total, self._named(losses.detach(), [loss.detach() for loss in extras.values()], total.detach()))
 
     def _weigh(self, losses: Tensor) -> Tensor:
-        return losses @ self.weights.to(losses)
+        """The weighted sum of all rankings, or of the prefixes only, which are first."""
+        return losses @ self.weights[: len(losses)].to(losses)
 
-    def _similarities(self, left: Tensor, right: Tensor) -> Tensor:
-        """<h_q, h_r> / B on the bits of each ranking: (P, b, b), in [-1, 1]."""
-        return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in self.segments])
+    def _similarities(self, left: Tensor, right: Tensor, count: int | None = None) -> Tensor:
+        """<h_q, h_r> / B on the bits of the first `count` rankings (all when None): (P, b, b), in [-1, 1]."""
+        return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in self.segments[:count]])
 
     def _listwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
         """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`).
@@ -124,19 +129,19 @@ class Objective(nn.Module):
         target = torch.softmax(logits, dim=-1)  # (1+M, b, b), P*(r|q)
         log_target = torch.log_softmax(logits, dim=-1)
         negative_entropy = (target * log_target).sum(dim=(1, 2))  # (1+M,)
-        target = target[self.targets]  # (P, b, b)
+        followed = self.targets[: len(student)]
+        target = target[followed]  # (P, b, b)
         # The teacher is symmetric, so one target serves both directions: rows ask in i2t, columns in t2i.
         log_i2t, log_t2i = torch.log_softmax(student, dim=2), torch.log_softmax(student, dim=1).mT
         cross_entropy = -(target * (log_i2t + log_t2i)).sum(dim=(1, 2))  # (P,)
-        return (cross_entropy + 2 * negative_entropy[self.targets]) / len(teacher[0])
+        return (cross_entropy + 2 * negative_entropy[followed]) / len(teacher[0])
 
     def _among_themselves(self, similarities: Tensor, teacher: Tensor) -> Tensor:
         """KL divergence of rankings within one modality, where no item ranks itself: (P,)."""
         others = ~torch.eye(len(teacher[0]), dtype=torch.bool, device=teacher.device)
         student = _leave_out(similarities / (2 * self.config.student_temperature), others)
-        logits = _leave_out(teacher / self.config.teacher_temperature, others)
-        target = torch.softmax(logits, dim=-1)[self.targets]  # 0 for the item itself
-        log_target = torch.log_softmax(logits, dim=-1)[self.targets]
+        logits = _leave_out(teacher[:1] / self.config.teacher_temperature, others)
+        target, log_target = torch.softmax(logits, dim=-1), torch.log_softmax(logits, dim=-1)  # (1, b, b), g* only
         return (target * (log_target - torch.log_softmax(student, dim=-1))).sum(dim=(1, 2)) / len(teacher[0])
 
     def _pairwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from multibit.errors import MultibitError
 from multibit.report import assessment as module
 from multibit.report import figures, load_evaluations, report_tables, save_evaluations
 from multibit.report.assessment import assess
-from multibit.report.page import OWN, undrawn, write_report
+from multibit.report.page import CAPTIONS, OWN, undrawn, write_report
 
 SCRIPT = "<script>alert('&')</script>"
 TABLES = [
@@ -257,9 +257,10 @@ def test_marks_and_numbers_are_classes_of_cells(runs, page):
     assert {"n", "best"} in classes
 
 
-def test_pictures_are_the_files_in_words(report, page):
+def test_pictures_are_the_files_with_captions(report, page):
     shown = page.of("img")
-    assert [image["alt"] for image in shown] == [name.replace("-", " ") for name in FIGURES]
+    assert [image["alt"] for image in shown] == [CAPTIONS[name] for name in FIGURES]
+    assert set(CAPTIONS) == set(FIGURES) and set(CAPTIONS.values()) <= set(page.texts)
     assert {int(image["width"]) for image in shown} == {480, 960}  # one or two panels, letters of one size
     for name, image in zip(FIGURES, shown, strict=True):
         content = base64.b64decode(image["src"].partition(",")[2], validate=True)

@@ -28,14 +28,23 @@ TABLES = (
     "bits",
     "cost",
 )
-FIGURES = (
-    "map-by-length", "precision-recall", "precision-at-n", "rank-displacement", "ap-differences",
-    "distances-by-shared-labels", "label-graph", "bit-balance", "bit-budget", "accuracy-and-cost",
-)  # fmt: skip
+CAPTIONS = {
+    "map-by-length": "mAP by code length",
+    "precision-recall": "Precision and recall within each Hamming radius",
+    "precision-at-n": "Precision of the first N ranks",
+    "rank-displacement": "Change of rank with the code length",
+    "distances-by-shared-labels": "Distances by number of shared labels",
+    "label-graph": "Label graph and diffusion scales",
+    "bit-balance": "Balance of the bits in the database",
+    "bit-budget": "Bits of each scale",
+    "accuracy-and-cost": "Accuracy against storage and search time",
+    "ap-differences": "Differences of average precision, query by query",
+}
+"""Every figure that a report can have: name of the file -> what it shows."""
 OWN = (
     PAGE,
     *(f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")),
-    *(f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")),
+    *(f"figures/{name}.{ending}" for name in CAPTIONS for ending in ("png", "pdf")),
 )
 """Names of all files that some report has: what an earlier report left is removed by them."""
 
@@ -148,7 +157,7 @@ def _render(runs: Sequence[Assessment], tables: dict[str, Table], pictures: dict
         tables=tables.values(),
         pictures=[
             {
-                "title": name.removesuffix(".png").replace("-", " "),
+                "title": CAPTIONS[name.removesuffix(".png")],
                 "width": int.from_bytes(content[16:20]) * 96 // DPI,  # a PNG says its width there
                 "content": base64.b64encode(content).decode(),
             }

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
-    from multibit.data import Split
+    from multibit.data import FeatureStore, Split
+    from multibit.evaluation import Evaluation
     from multibit.runs import Run
     from multibit.search import Hit, Index
 
@@ -256,51 +257,53 @@ def evaluate(
     against: Annotated[
         list[Path] | None, typer.Option(help="Another run on the same split to compare with; may be repeated.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Also measure resolution, agreement and cost; write a report into this folder.")
+    report: Annotated[Path | None, typer.Option(help="Folder of the report; RUN/report when omitted.")] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Only mAP, which is quick.")] = False,
+    save_dir: Annotated[
+        Path | None,
+        typer.Option(help="Also write what the field's repositories write there: .mat, top-N and PR points, log."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file; RUN/evaluation.json when omitted.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file, a .parquet beside it; RUN/evaluation.json when omitted.")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
 ) -> None:
-    """Measure search at every length, both directions.
+    """Measure search at every length, both directions, and write a report.
 
-    Two protocols: training items in the searched database, as the field does, and kept out of it.
+    Two protocols: training items in the searched database, as the field does, and kept out of it. mAP comes first; the
+    report adds resolution, agreement of the lengths, what the sign costs, time and memory.
     """
-    from multibit.files import write_json
-    from multibit.report import accuracy_table, comparison_table
-    from multibit.report.page import require_drawing
-    from multibit.report.study import distinct
+    from multibit.report import accuracy_table, compare, save_evaluations
     from multibit.runs import Run
 
+    if report is not None and no_report:
+        raise ConfigError("give --report or --no-report, not both.")
+    folder, target = report or run / "report", out or run / "evaluation.json"
+    _check_places(target, folder, save_dir)
     loaded = Run.load(run)
-    others = [Run.load(path) for path in against or ()]
-    for other in others:
+    runs = [loaded, *(Run.load(path) for path in against or ())]
+    for other in runs[1:]:
         loaded.require_same_split(other)
-    if report is not None:
-        require_drawing()
     store = loaded.open_features(features)
-    evaluations = loaded.evaluate(store, at=at)
-    tables = [accuracy_table(evaluation) for evaluation in evaluations]
-    beside = [other.evaluate(store) for other in others]
-    names = distinct([each.folder.resolve().name for each in (loaded, *others)])
-    for i, evaluation in enumerate(evaluations if others else ()):
-        tables.append(comparison_table(dict(zip(names, [evaluation, *(each[i] for each in beside)], strict=True))))
+    measured = [each.evaluate(store, at=at) for each in runs]  # run -> protocol -> evaluation
+    tables = [accuracy_table(evaluation) for evaluation in measured[0]]
+    if len(runs) > 1:
+        tables += [compare(*evaluations).table() for evaluations in zip(*measured, strict=True)]
     console = _stdout()
     for table in tables:
         if markdown:
             typer.echo(table.markdown() + "\n")
         else:
             console.print(table.rich())
-    target = out or run / "evaluation.json"
-    content = {"run": loaded.record["model"], "evaluations": [evaluation.to_dict() for evaluation in evaluations]}
-    write_json(target, content, kind="evaluation", version=1)
-    console.print(f"Wrote {target}: per-query values, precision-recall points")
-    if report is not None:
-        from multibit.report.assessment import assess
-        from multibit.report.page import write_report
+    save_evaluations(target, measured[0])
+    console.print(f"Wrote {target}: means, precision-recall points; per-query values beside it", markup=False)
+    if save_dir is not None:
+        from multibit.report.field import write_field_files
 
-        assessed = [assess(loaded, store), *(assess(other, store, anchor=loaded) for other in others)]
-        console.print(f"Wrote {write_report(assessed, report)[0]}: open it in a browser")
+        count = len(write_field_files(loaded, store, measured[0][0], save_dir))
+        console.print(f"Wrote {save_dir}: {count} files as the field's repositories write them", markup=False)
+    if not no_report:
+        _report(runs, store, measured, folder, console)
 
 
 @app.command()
@@ -491,6 +494,32 @@ def info(path: Annotated[Path, typer.Argument(help="A data set, feature store, r
 def main() -> None:
     """Run the command line."""
     app()
+
+
+def _check_places(out: Path, *folders: Path | None) -> None:
+    """Refuse what could not be written, before the work."""
+    if out.suffix != ".json":
+        raise ConfigError(f"--out {out}: must end in .json.")
+    for folder in folders:
+        if folder is not None and folder.is_file():
+            raise ConfigError(f"{folder}: is a file, but a folder is to be written there.")
+
+
+def _report(
+    runs: list[Run], store: FeatureStore, measured: list[list[Evaluation]], folder: Path, console: Console
+) -> None:
+    from multibit.report.assessment import assess
+    from multibit.report.page import undrawn, write_report
+
+    anchors = [None, *(runs[0] for _ in runs[1:])]
+    each = zip(runs, anchors, measured, strict=True)
+    assessed = [assess(run, store, anchor, evaluations) for run, anchor, evaluations in each]
+    written = write_report(assessed, folder)
+    lacking = undrawn()
+    if lacking:
+        console.print(f"Wrote {folder}: values and tables, no figures and no page: {lacking}", markup=False)
+    else:
+        console.print(f"Wrote {written[0]}: open it in a browser", markup=False)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -15,9 +15,8 @@ from multibit.data import FeatureStore, Split
 from multibit.data.encoders import load_picture_encoder, load_text_encoder
 from multibit.data.extract import extract_features
 from multibit.data.sample import load_sample
-from multibit.files import write_json
 from multibit.hashing.model import MODALITIES, Modality
-from multibit.report import Search, accuracy_table, contact_sheet
+from multibit.report import Search, accuracy_table, contact_sheet, save_evaluations
 from multibit.runs import Run
 from multibit.search import Index
 
@@ -51,8 +50,7 @@ def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu")
     evaluations = run.evaluate(store)
     for evaluation in evaluations:
         out.print(accuracy_table(evaluation).rich())
-    results = {"evaluations": [evaluation.to_dict() for evaluation in evaluations]}
-    write_json(folder / "evaluation.json", results, kind="evaluation", version=1)
+    save_evaluations(folder / "evaluation.json", evaluations)
     indices: dict[Modality, Index] = {}
     for modality in MODALITIES:
         indices[modality] = Index(model=run.record["model"])

@@ -21,7 +21,7 @@ from multibit.data import FeatureStore, Pairs, Recipe, Split
 from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows, selection_score
+from multibit.evaluation.protocol import Anchor, CodedPairs, Evaluation, evaluate, first_rows, selection_score
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.hashing.model import HashModel, Modality
@@ -371,19 +371,26 @@ class Run:
         self.require_same_split(anchor or self)
         query = encode(self.model, store.take(self.split.query))
         labels = store.dataset.labels[self.split.train]
-        databases = {"in": self.split.database, "out": self.split.unseen}
+        fingerprints = {"run": self.record["model"], "data": self.record["data"], "split": self.record["split"]}
         evaluations = []
-        for name, rows in databases.items():
-            if len(rows):
-                database = encode(self.model, store.take(rows))
-                first = None
-                if graded and anchor is not None:
-                    asked, searched = (encode(anchor.model, store.take(part)) for part in (self.split.query, rows))
-                    first = first_rows(asked, searched, self.config.lengths)
-                evaluations.append(
-                    evaluate(
-                        query, database, self.config.lengths, training_labels=labels, protocol=PROTOCOLS[name],
-                        at=at, graded=graded, anchor=first,
-                    )
-                )  # fmt: skip
+        for protocol, rows in self.databases.items():
+            database = encode(self.model, store.take(rows))
+            first = self.first_rows(store, rows, anchor) if graded and anchor is not None else None
+            evaluations.append(
+                evaluate(
+                    query, database, self.config.lengths, training_labels=labels, protocol=protocol, at=at,
+                    graded=graded, anchor=first, name=self.folder.resolve().name, fingerprints=fingerprints,
+                )
+            )  # fmt: skip
         return evaluations
+
+    @property
+    def databases(self) -> dict[str, NDArray[np.int64]]:
+        """Protocol -> rows that are searched: with and without the training and validation items, if any are left."""
+        rows = {PROTOCOLS["in"]: self.split.database, PROTOCOLS["out"]: self.split.unseen}
+        return {protocol: each for protocol, each in rows.items() if len(each)}
+
+    def first_rows(self, store: FeatureStore, rows: NDArray[np.int64], anchor: Run) -> Anchor:
+        """The first ranks of the anchor run among these rows, which all candidate pools share."""
+        query, database = (encode(anchor.model, store.take(part)) for part in (self.split.query, rows))
+        return first_rows(query, database, self.config.lengths)

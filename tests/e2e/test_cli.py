@@ -160,7 +160,7 @@ def line(tmp_path_factory):
             "features": done("features", data, "--out", features, *chosen),
             "again": done("features", data, "--out", features, *chosen),
             "train": done("train", features, "--out", run, *SETTINGS, *sizes),
-            "evaluate": done("evaluate", run, "--at", 5),
+            "evaluate": done("evaluate", run, "--at", 5, "--no-report"),
             "encode": done("encode", run, "--out", folder / "codes"),
             "index": done("index", run),
         }
@@ -201,8 +201,8 @@ def test_evaluation_prints_both_protocols_far_above_chance(line):
     for words in ("training items in the database", "training items kept out", "8 bits", "16 bits", "precision@5"):
         assert words in printed
     content = json.loads((line.run / "evaluation.json").read_text(encoding="utf-8"))
-    assert content["run"] == Run.load(line.run).model.fingerprint()
     for evaluation in content["evaluations"]:
+        assert evaluation["fingerprints"]["run"] == Run.load(line.run).model.fingerprint()
         measured = [row["value"] for row in evaluation["means"] if row["metric"] == "mAP"]
         assert len(measured) == 4 and min(measured) > evaluation["floors"]["random"] + 0.2
 
@@ -299,9 +299,9 @@ def test_codes_can_be_cut_and_written_for_matlab(line, tmp_path):
 
 
 def test_evaluation_can_print_markdown_and_write_elsewhere(line, tmp_path):
-    printed = done("evaluate", line.run, line.features, "--markdown", "--out", tmp_path / "e.json")
+    printed = done("evaluate", line.run, line.features, "--markdown", "--no-report", "--out", tmp_path / "e.json")
     assert "| image-to-text, mAP |" in printed and "|---|--:|--:|" in printed
-    assert (tmp_path / "e.json").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"e.json", "e.parquet"}
 
 
 @pytest.mark.parametrize(
@@ -375,14 +375,14 @@ def test_info_of_ready_features_reads_as_stored(name, exact):
 
 @pytest.mark.parametrize("options", [[], ["--markdown"], ["--at", "10"]], ids=["plain", "markdown", "at"])
 def test_evaluation_reads_as_stored(options, exact, tmp_path):
-    printed = done("evaluate", exact / "run", *options, "--out", tmp_path / "evaluation.json")
+    printed = done("evaluate", exact / "run", *options, "--no-report", "--out", tmp_path / "evaluation.json")
     assert_golden(f"evaluate{''.join(options).replace('--', '-')}", masked(printed, tmp_path))
 
 
 def test_ready_features_go_the_whole_line(planted_npz, tmp_path):
     run = tmp_path / "run"
     done("train", planted_npz, "--out", run, *TINY, "--seed", 7)
-    done("evaluate", run)
+    done("evaluate", run, "--no-report")
     done("encode", run, planted_npz, "--out", tmp_path / "codes.npz")
     done("index", run)
     assert Run.load(run).config.seed == 7 and Run.load(run).split.seed == 7
@@ -433,7 +433,7 @@ def test_the_demo_leaves_features_run_numbers_index_and_a_picture(small_demo, tm
     assert "Encoding once" in printed and "60 items" in printed and "Skipped kaputt" in printed
     assert "mAP@all, training items kept out" in printed and "Try your own: multibit search" in printed
     made = {path.name for path in out.iterdir()}
-    assert made == {"features", "run", "evaluation.json", "searches.png"}
+    assert made == {"features", "run", "evaluation.json", "evaluation.parquet", "searches.png"}
     assert len(Index.load(out / "run" / "index" / "image.mbx")) == 45
     with Image.open(out / "searches.png") as sheet:
         assert sheet.width > 500

@@ -1,10 +1,9 @@
-"""`multibit evaluate --against` and `--report` as people use them."""
+"""`multibit evaluate` with its report, other runs beside it, and the files of the field, as people use them."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
-import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from multibit import Run
 from multibit.cli import app
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.relevance import GradedRelevance
-from multibit.report import assessment
+from multibit.report import assessment, compare, load_evaluations
 
 SETTINGS = ("epochs=3", "lengths=8,16", "scales=3", "hidden=32", "dimension=8")
 TINY = [*(f"--set={setting}" for setting in SETTINGS), "--query=20", "--training=60", "--validation=10"]
@@ -80,60 +79,80 @@ def report(runs, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assessment, "load_text_encoder", Words)
         patch.setattr(assessment, "TIMED", 3)
+        measured = []
+        evaluate = Run.evaluate
+        patch.setattr(Run, "evaluate", lambda run, *a, **k: measured.append(run.folder.name) or evaluate(run, *a, **k))
         printed = done("evaluate", runs.first, "--against", runs.second, "--report", folder / "new")
-    return SimpleNamespace(folder=folder / "new", printed=printed)
+    return SimpleNamespace(folder=folder / "new", printed=printed, measured=measured)
 
 
 def comparison_rows(printed):
     return [line for line in printed.splitlines() if re.search(r"-to-\w+ +\| (8|16) \|", line)]
 
 
+def names_in(rows):
+    return [row.split("|")[3].strip() for row in rows]
+
+
 # Against another run
 
 
 def test_evaluation_without_another_run_compares_nothing(runs):
-    assert "beside" not in done("evaluate", runs.first)
+    assert "beside other runs" not in done("evaluate", runs.first, "--no-report")
 
 
 def test_another_run_is_compared_query_by_query_under_both_protocols(runs):
-    printed = done("evaluate", runs.first, "--against", runs.second, "--markdown")
-    assert printed.count(f"**{runs.first.name} beside other runs**") == 2
-    rows = comparison_rows(printed)
-    assert len(rows) == 2 * 2 * 2
+    printed = done("evaluate", runs.first, "--against", runs.second, "--markdown", "--no-report")
     first, second = (Run.load(run) for run in (runs.first, runs.second))
     store = first.open_features()
     evaluations = [list(pair) for pair in zip(first.evaluate(store), second.evaluate(store), strict=True)]
     expected = []
     for mine, theirs in evaluations:
+        assert f"**{runs.first.name} beside other runs, {mine.protocol}**" in printed
         for direction, arrow in {"i2t": "image-to-text", "t2i": "text-to-image"}.items():
             for bits in (8, 16):
                 a, b = (each.values["mAP", direction, bits] for each in (mine, theirs))
                 difference = compare_queries(a, b)
                 star = "*" if difference.p < 0.05 else ""
-                expected.append(
-                    f"| {runs.second.name}, {arrow} | {bits} | {100 * a.mean():.2f} | {100 * b.mean():.2f} "
+                edges = ("**", "_") if a.mean() > b.mean() else ("_", "**")
+                expected += [
+                    f"| {arrow} | {bits} | {runs.first.name} | {edges[0]}{100 * a.mean():.2f}{edges[0]} "
+                    "|  |  |  |  |  |  |",
+                    f"| {arrow} | {bits} | {runs.second.name} | {edges[1]}{100 * b.mean():.2f}{edges[1]} "
                     f"| {100 * (a - b).mean():+.2f}{star} "
                     f"| {100 * difference.low:+.2f} to {100 * difference.high:+.2f} "
                     f"| {100 * (a > b).mean():.1f} | {100 * (a == b).mean():.1f} | {100 * (a < b).mean():.1f} "
-                    f"| {difference.p:.4f} |"
-                )
-    assert rows == expected
+                    f"| {difference.p:.4f} |",
+                ]
+    assert comparison_rows(printed) == expected
 
 
 def test_several_runs_stand_below_each_other(runs, tmp_path):
     third = tmp_path / "third"
     done("train", runs.first.parent / "ready.npz", "--out", third, *TINY, "--set=epochs=1")
-    printed = done("evaluate", runs.first, "--against", runs.second, "--against", third, "--markdown")
-    assert [row.split(",")[0].removeprefix("| ") for row in comparison_rows(printed)] == (
-        [runs.second.name] * 4 + [third.name] * 4
-    ) * 2
+    printed = done("evaluate", runs.first, "--against", runs.second, "--against", third, "--markdown", "--no-report")
+    assert names_in(comparison_rows(printed)) == [runs.first.name, runs.second.name, third.name] * 8
 
 
 def test_what_is_written_is_about_the_first_run_only(runs, tmp_path):
-    done("evaluate", runs.first, "--out", tmp_path / "alone.json")
-    done("evaluate", runs.first, "--against", runs.second, "--out", tmp_path / "beside.json")
+    done("evaluate", runs.first, "--no-report", "--out", tmp_path / "alone.json")
+    done("evaluate", runs.first, "--no-report", "--against", runs.second, "--out", tmp_path / "beside.json")
     assert (tmp_path / "alone.json").read_bytes() == (tmp_path / "beside.json").read_bytes()
-    assert json.loads((tmp_path / "alone.json").read_text())["run"] == Run.load(runs.first).record["model"]
+    assert (tmp_path / "alone.parquet").read_bytes() == (tmp_path / "beside.parquet").read_bytes()
+    record = Run.load(runs.first).record
+    for evaluation in load_evaluations(tmp_path / "alone.json"):
+        assert evaluation.name == "first"
+        assert evaluation.fingerprints == {
+            "run": record["model"], "data": record["data"], "split": record["split"],
+        }  # fmt: skip
+
+
+def test_what_was_written_can_be_compared_later(runs, tmp_path):
+    for name in ("first", "second"):
+        done("evaluate", getattr(runs, name), "--no-report", "--out", tmp_path / f"{name}.json")
+    saved = [load_evaluations(tmp_path / f"{name}.json")[0] for name in ("first", "second")]
+    printed = done("evaluate", runs.first, "--against", runs.second, "--markdown", "--no-report")
+    assert compare(*saved).markdown() in printed
 
 
 def test_a_run_of_another_split_is_refused(runs):
@@ -143,12 +162,14 @@ def test_a_run_of_another_split_is_refused(runs):
 
 
 def test_a_run_of_other_lengths_is_refused(runs):
-    assert "lengths" in refused("evaluate", runs.first, "--against", runs.longer)
+    said = refused("evaluate", runs.first, "--against", runs.longer)
+    assert "longer and first measured different queries, databases or lengths" in said
 
 
 def test_a_run_beside_itself_is_all_ties(runs):
-    printed = done("evaluate", runs.first, "--against", runs.first, "--markdown")
-    assert len(comparison_rows(printed)) == 8
+    rows = comparison_rows(done("evaluate", runs.first, "--against", runs.first, "--markdown", "--no-report"))
+    assert names_in(rows) == ["first", "first (2)"] * 8
+    assert all("| +0.00 | +0.00 to +0.00 | 0.0 | 100.0 | 0.0 | 1.0000 |" in row for row in rows[1::2])
 
 
 def test_a_folder_that_is_no_run_is_refused(runs, tmp_path):
@@ -162,9 +183,48 @@ def test_a_report_says_where_its_page_is(report):
     assert report.printed.splitlines()[-1] == f"Wrote {report.folder / 'report.html'}: open it in a browser"
 
 
+def test_the_numbers_are_printed_and_kept_before_the_report(runs, report):
+    numbers, kept, page = (
+        report.printed.index(words) for words in ("mAP@all", f"Wrote {runs.first / 'evaluation.json'}", "report.html")
+    )
+    assert numbers < kept < page
+
+
+def test_each_run_is_evaluated_once(report):
+    assert report.measured == ["first", "second"]
+
+
+def test_without_a_name_the_report_lies_in_the_run_folder(runs, tmp_path):
+    shutil.copytree(runs.first, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation.*", "report"))
+    printed = done("evaluate", tmp_path / "run")
+    assert printed.splitlines()[-1] == f"Wrote {tmp_path / 'run' / 'report' / 'report.html'}: open it in a browser"
+    assert "comparison-1.md" not in {path.name for path in (tmp_path / "run" / "report" / "tables").iterdir()}
+    quick, whole = (load_evaluations(tmp_path / "run" / name) for name in ("evaluation.json", "report/evaluation.json"))
+    for one, other in zip(quick, whole, strict=True):
+        assert {"mAP asymmetric", "tau-b IDF"} <= set(other.metrics) - set(one.metrics)
+        assert all(np.array_equal(values, other.values[key]) for key, values in one.values.items())
+
+
+def test_a_quick_evaluation_writes_no_report(runs, tmp_path):
+    shutil.copytree(runs.first, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation.*", "report"))
+    before = {path.name for path in (tmp_path / "run").iterdir()}
+    done("evaluate", tmp_path / "run", "--no-report")
+    assert {path.name for path in (tmp_path / "run").iterdir()} - before == {"evaluation.json", "evaluation.parquet"}
+
+
+def test_a_report_with_fewer_runs_leaves_no_comparison_behind(runs, tmp_path):
+    options = "--report", tmp_path / "report"
+    done("evaluate", runs.first, "--against", runs.second, *options)
+    (tmp_path / "report" / "tables" / "my notes.md").write_text("mine")
+    done("evaluate", runs.first, *options)
+    names = {path.name for path in (tmp_path / "report").rglob("*")}
+    assert "my notes.md" in names and "accuracy-1.md" in names
+    assert not [name for name in names if name.startswith(("comparison", "ap-differences"))]
+
+
 def test_a_report_has_page_values_tables_and_figures(report):
     assert {path.name for path in report.folder.iterdir()} == {
-        "report.html", "per-query.parquet", "evaluation.json", "tables", "figures",
+        "report.html", "evaluation.parquet", "evaluation.json", "tables", "figures",
     }  # fmt: skip
     assert len(list((report.folder / "tables").iterdir())) == 11 * 3
     assert len(list((report.folder / "figures").iterdir())) == 10 * 2
@@ -200,15 +260,33 @@ def test_a_report_with_a_run_of_another_split_is_refused(runs, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_missing_library_is_named_with_its_extra(runs, tmp_path, monkeypatch):
+def test_without_the_extra_there_are_numbers_values_and_tables_and_one_sentence(runs, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
-    sentence = refused("evaluate", runs.first, "--report", tmp_path / "report")
-    assert sentence.startswith("Error: a report with figures needs matplotlib or jinja2, which is not installed.")
-    assert sentence.endswith('Install it with: pip install "multibit[report]"')
-    assert not (tmp_path / "report").exists()
+    printed = done("evaluate", runs.first, "--report", tmp_path / "report")
+    assert printed.startswith("mAP@all")
+    assert printed.splitlines()[-1] == (
+        f"Wrote {tmp_path / 'report'}: values and tables, no figures and no page: a report with figures needs "
+        'matplotlib or jinja2, which is not installed. Install it with: pip install "multibit[report]"'
+    )
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        "evaluation.json",
+        "evaluation.parquet",
+        "tables",
+    }
+
+
+def test_the_files_of_the_field_are_written_on_request(runs, tmp_path):
+    printed = done("evaluate", runs.first, "--no-report", "--save-dir", tmp_path / "coco")
+    assert printed.splitlines()[-1] == f"Wrote {tmp_path / 'coco'}: 14 files as the field's repositories write them"
+    names = {str(path.relative_to(tmp_path / "coco")) for path in (tmp_path / "coco").rglob("*.*")}
+    assert {"PR_cruve/8-ours-ready-i2t.mat", "PR_cruve/16-ours-ready-t2i-topN.csv", "ready-16-train.log"} <= names
+    log = (tmp_path / "coco" / "ready-8-train.log").read_text(encoding="utf-8")
+    means = load_evaluations(runs.first / "evaluation.json")[0]
+    i2t, t2i = (means.mean("mAP", direction, 8) for direction in ("i2t", "t2i"))
+    assert re.search(rf"FINISHED >>>>>> Best epoch, I-T: \d, mAP: {i2t:.4f}, T-I: \d, mAP: {t2i:.4f}\n", log)
 
 
 def test_runs_in_folders_of_one_name_are_told_apart(runs, tmp_path):
@@ -216,9 +294,4 @@ def test_runs_in_folders_of_one_name_are_told_apart(runs, tmp_path):
         shutil.copytree(getattr(runs, name), tmp_path / name / "run")
     done("evaluate", tmp_path / "first" / "run", "--against", tmp_path / "second" / "run", "--report", tmp_path / "out")
     with (tmp_path / "out" / "tables" / "comparison-1.csv").open(encoding="utf-8") as file:
-        assert len(list(csv.reader(file))) == 1 + 4
-
-
-def test_help_names_both_options():
-    shown = done("evaluate", "--help")
-    assert "--against" in shown and "--report" in shown
+        assert [row["run"] for row in csv.DictReader(file)] == ["run", "run (2)"] * 4

@@ -8,8 +8,16 @@ import pytest
 from scipy.stats import kendalltau
 
 from multibit.codes import Codes
-from multibit.errors import DataError
-from multibit.evaluation.agreement import cross_length_agreement, quantization, rank_displacement, ranks
+from multibit.errors import ConfigError, DataError
+from multibit.evaluation import agreement
+from multibit.evaluation.agreement import (
+    asymmetric_average_precision,
+    cross_length_agreement,
+    quantization,
+    rank_displacement,
+    ranks,
+)
+from multibit.evaluation.metrics import average_precision
 
 
 def tau_by_scipy(a, b):
@@ -219,3 +227,78 @@ def test_relaxed_codes_that_do_not_fit_are_refused(query, database, sentence):
 def test_a_length_past_the_relaxed_codes_is_refused():
     with pytest.raises(DataError, match="asked for a prefix of 5 bits, these codes have 1 to 4"):
         quantization(*relaxed(2, 5, 4), 5)
+
+
+def test_no_query_to_compare_is_refused():
+    with pytest.raises(ConfigError, match="compared: need at least 1 query, got 0"):
+        quantization(*relaxed(2, 5, 4), 4, compared=0)
+
+
+# Asymmetric ranking
+
+
+def multi_hot(rows, seed, share=0.3):
+    return (np.random.default_rng(seed).random((rows, 70)) < share / 10).astype(
+        np.uint8
+    )  # more than one word of labels
+
+
+def asymmetric_by_loop(query, signs, query_labels, labels, bits):
+    found = []
+    for values, wanted in zip(query, query_labels, strict=True):
+        whole = [round(float(value) * 2**20) for value in values[:bits]]
+        score = [sum(v * int(s) for v, s in zip(whole, row[:bits], strict=True)) for row in signs]
+        ranked = sorted(range(len(signs)), key=lambda row: (-score[row], row))
+        places = [place for place, row in enumerate(ranked, start=1) if (wanted & labels[row]).any()]
+        hits = [number / place for number, place in enumerate(places, start=1)]
+        found.append(sum(hits) / len(hits) if hits else math.nan)
+    return found
+
+
+@pytest.mark.parametrize("bits", [1, 3, 16])
+@pytest.mark.parametrize("seed", range(3))
+def test_asymmetric_precision_equals_a_sort_of_each_query(bits, seed):
+    """Many items share their code, and some queries have no relevant item."""
+    query, signs = relaxed(40, 60, 16, seed)[0], np.sign(relaxed(40, 60, 16, seed)[1])
+    signs[::3] = signs[0]
+    labels = multi_hot(40, seed), multi_hot(60, seed + 9)
+    found = asymmetric_average_precision(query, Codes.from_signs(signs), *labels, bits)
+    expected = asymmetric_by_loop(query, signs, *labels, bits)
+    np.testing.assert_allclose(found, expected)
+    assert 0 < np.isnan(found).sum() < 40
+
+
+def test_asymmetric_precision_of_signs_is_that_of_the_hamming_ranking():
+    rng = np.random.default_rng(0)
+    query, database = (np.where(rng.random((count, 12)) < 0.5, 1.0, -1.0) for count in (30, 80))
+    labels = multi_hot(30, 1), multi_hot(80, 2)
+    found = asymmetric_average_precision(query, Codes.from_signs(database), *labels)
+    expected = average_precision(Codes.from_signs(query), Codes.from_signs(database), *labels)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_blocks_change_nothing(monkeypatch):
+    query, signs = relaxed(9, 50, 8)
+    arguments = query, Codes.from_signs(signs), multi_hot(9, 1), multi_hot(50, 2)
+    whole = asymmetric_average_precision(*arguments)
+    monkeypatch.setattr(agreement, "BLOCK", 2)
+    monkeypatch.setattr(agreement, "CHUNK", 7)
+    np.testing.assert_array_equal(asymmetric_average_precision(*arguments), whole)
+
+
+@pytest.mark.parametrize(
+    ("query", "query_labels", "sentence"),
+    [
+        (np.ones((2, 3)), np.ones((2, 4)), r"need \(Q, 8 or more\) values, got shape \(2, 3\)"),
+        (np.ones(8), np.ones((1, 4)), r"need \(Q, 8 or more\) values, got shape \(8,\)"),
+        (np.full((2, 8), 1.5), np.ones((2, 4)), r"every value must be in \[-1, 1\]"),
+        (np.full((2, 8), np.nan), np.ones((2, 4)), r"every value must be in \[-1, 1\]"),
+        (np.ones((2, 8)), np.ones((3, 4)), r"need \(2, C\) for the 2 query codes, got shape \(3, 4\)"),
+        (np.ones((2, 8)), np.ones((2, 70)), "70 columns for the queries, 4 for the database"),
+        (np.ones((2, 8)), np.ones((2, 5)), "5 columns for the queries, 4 for the database"),
+    ],
+)
+def test_asymmetric_sides_that_do_not_fit_are_refused(query, query_labels, sentence):
+    database = Codes.from_signs(np.ones((5, 8)))
+    with pytest.raises(DataError, match=sentence):
+        asymmetric_average_precision(query, database, query_labels, np.ones((5, 4)))

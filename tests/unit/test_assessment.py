@@ -101,11 +101,45 @@ def test_evaluations_are_those_of_the_run_with_both_references(trained, found):
     expected = run.evaluate(store, graded=graded)
     assert len(found.evaluations) == len(expected) == 2
     for one, other in zip(found.evaluations, expected, strict=True):
-        assert (one.protocol, one.metrics) == (other.protocol, other.metrics)
+        assert (one.protocol, set(one.metrics)) == (other.protocol, {*other.metrics} | {"mAP asymmetric"})
         for key, values in other.values.items():
             np.testing.assert_array_equal(one.values[key], values)
     assert "NDCG@100 IDF" in found.evaluations[0].metrics
     assert "inversion label names" in found.evaluations[0].metrics
+
+
+def test_what_was_measured_before_is_taken_over_and_not_measured_again(trained, found, monkeypatch):
+    run, store = trained
+    measured = run.evaluate(store, at=7)
+    monkeypatch.setattr(Run, "evaluate", lambda *_, **__: pytest.fail("measured twice"))
+    for one, before, alone in zip(
+        assess(run, store, evaluations=measured).evaluations, measured, found.evaluations, strict=True
+    ):
+        assert {"mAP@7", "precision@7"} | set(alone.metrics) == set(one.metrics)
+        assert all(one.values[key] is values for key, values in before.values.items())
+        np.testing.assert_array_equal(one.values["tau-b IDF", "i2t", 8], alone.values["tau-b IDF", "i2t", 8])
+
+
+def test_map_asymmetric_keeps_the_real_values_of_the_query(trained, found):
+    """Each query and length on its own: sort by inner product, ties by row."""
+    run, store = trained
+    query, relaxed = store.take(run.split.query), {}
+    relaxed["image"], relaxed["text"] = (
+        run.model.encode(query.image, "image"),
+        run.model.encode(query.mean_text, "text"),
+    )
+    for evaluation, rows in zip(found.evaluations, (run.split.database, run.split.unseen), strict=True):
+        database = encode(run.model, store.take(rows))
+        relevant = query.labels.astype(int) @ store.dataset.labels[rows].T > 0
+        for (direction, (asked, searched)), bits in itertools.product(SIDES.items(), (8, 16)):
+            signs = database.codes(searched).to_signs()[:, :bits].astype(float)
+            expected = []
+            for values, wanted in zip(relaxed[asked][:, :bits], relevant, strict=True):
+                score = [sum(float(v) * s for v, s in zip(values, row, strict=True)) for row in signs]
+                ranked = sorted(range(len(rows)), key=lambda i: (-round(score[i], 6), i))
+                places = [place for place, i in enumerate(ranked, start=1) if wanted[i]]
+                expected.append(np.mean([hits / place for hits, place in enumerate(places, start=1)]))
+            np.testing.assert_allclose(evaluation.values["mAP asymmetric", direction, bits], expected)
 
 
 def test_rankings_of_both_directions_are_compared_over_all_pairs_of_lengths(coded, found):
@@ -377,4 +411,4 @@ def test_queries_without_relevant_items_are_counted(tmp_path):
     labels = np.concatenate([data["labels"], np.zeros((ITEMS, 1), np.uint8)], axis=1)
     labels[split.query[:3]] = [0] * 8 + [1]
     warnings = assess(*train_on(tmp_path, {**data, "labels": labels, "label_names": [*NAMES, "rare"]})).warnings
-    assert warnings == ["3 queries have no relevant item and are left out of the means."]
+    assert warnings == ["Left out of the means: 3 queries without any relevant item."]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.evaluation.comparison import compare_queries
 
 
@@ -112,3 +112,8 @@ def test_runs_of_other_queries_are_refused(a, b):
 def test_runs_without_a_query_in_common_are_refused(a, b):
     with pytest.raises(DataError, match="there is no query for which both runs have a value"):
         compare_queries(a, b)
+
+
+def test_no_resample_is_refused():
+    with pytest.raises(ConfigError, match="resamples: need at least 1, got 0"):
+        compare_queries([0.5], [0.4], resamples=0)

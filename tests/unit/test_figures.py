@@ -254,3 +254,10 @@ def test_names_of_runs_stand_in_the_legend_as_they_are(runs, name):
 
 def test_a_name_with_two_dollars_is_no_formula(runs):
     png(report_figures([replace(runs[0], name="run$1_$2"), runs[1]])["accuracy-and-cost"])
+
+
+def test_a_name_that_begins_with_an_underscore_stands_in_the_legend(runs):
+    """matplotlib would leave it out; a blank before it does not."""
+    figures = report_figures([replace(runs[0], name="_run"), runs[1]])
+    assert legend_of(figures["accuracy-and-cost"].axes[0]) == [" _run", "second"]
+    assert legend_of(figures["map-by-length"].axes[0])[0] == " _run, image-to-text"

@@ -11,19 +11,17 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
 from conftest import plant
 from multibit import Config, FeatureStore, Run, Split, __version__
-from multibit.errors import MissingExtraError, MultibitError
-from multibit.files import read_json
+from multibit.errors import MultibitError
 from multibit.report import assessment as module
-from multibit.report import figures, report_tables
+from multibit.report import figures, load_evaluations, report_tables, save_evaluations
 from multibit.report.assessment import assess
-from multibit.report.page import require_drawing, write_report, write_values
+from multibit.report.page import CAPTIONS, OWN, undrawn, write_report
 
 SCRIPT = "<script>alert('&')</script>"
 TABLES = [
@@ -122,7 +120,7 @@ def few_figures(monkeypatch):
 
 def test_the_report_has_every_file_and_no_other(report):
     folder, written = report
-    expected = {"report.html", "per-query.parquet", "evaluation.json"}
+    expected = {"report.html", "evaluation.parquet", "evaluation.json"}
     expected |= {f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")}
     expected |= {f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")}
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == expected
@@ -133,7 +131,11 @@ def test_the_report_has_every_file_and_no_other(report):
 
 def test_tables_are_those_of_the_runs(runs, report):
     for name, table in report_tables(runs).items():
-        for ending, expected in {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}.items():
+        for ending, expected in {
+            "md": table.markdown() + "\n",
+            "csv": table.csv(),
+            "tex": table.latex() + "\n",
+        }.items():
             assert (report[0] / "tables" / f"{name}.{ending}").read_text(encoding="utf-8") == expected
 
 
@@ -147,24 +149,8 @@ def test_figures_are_pictures_and_not_empty(report):
         assert b"CreationDate" not in pdf  # the same run gives the same file on another day
 
 
-def test_per_query_values_are_all_there(runs, report):
-    rows = pyarrow.parquet.read_table(report[0] / "per-query.parquet").to_pylist()
-    assert list(rows[0]) == ["protocol", "metric", "direction", "bits", "query", "value"]
-    found = {tuple(row.values())[:5]: row["value"] for row in rows}
-    assert len(found) == len(rows)
-    for evaluation in runs[0].evaluations:
-        for key, values in evaluation.values.items():
-            for query, value in enumerate(values.tolist()):
-                assert found.pop((evaluation.protocol, *key, query)) == pytest.approx(value, abs=0, nan_ok=True)
-    assert not found
-
-
-def test_the_values_in_json_are_those_of_the_first_run(runs, report):
-    content = read_json(report[0] / "evaluation.json", kind="evaluation", version=1)
-    assert content["run"] == runs[0].run
-    assert [each["protocol"] for each in content["evaluations"]] == [each.protocol for each in runs[0].evaluations]
-    first = content["evaluations"][0]["means"][0]
-    assert first["value"] == runs[0].evaluations[0].mean(first["metric"], first["direction"], first["bits"])
+def test_what_is_saved_is_what_was_measured(runs, report):
+    assert load_evaluations(report[0] / "evaluation.json") == runs[0].evaluations
 
 
 def no_constant(name):
@@ -177,7 +163,7 @@ def test_a_metric_that_no_query_defines_is_null_in_json(runs, tmp_path):
     evaluation = runs[0].evaluations[0]
     key = "collision IDF", "i2t", 8
     undefined = replace(evaluation, values={**evaluation.values, key: np.full(20, np.nan)})
-    write_values(replace(runs[0], evaluations=[undefined]), {}, tmp_path)
+    save_evaluations(tmp_path / "evaluation.json", [undefined])
     content = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=no_constant)
     (mean,) = [row for row in content["evaluations"][0]["means"] if tuple(row.values())[:3] == key]
     assert mean["value"] is None
@@ -271,9 +257,11 @@ def test_marks_and_numbers_are_classes_of_cells(runs, page):
     assert {"n", "best"} in classes
 
 
-def test_pictures_are_the_files_in_words(report, page):
+def test_pictures_are_the_files_with_captions(report, page):
     shown = page.of("img")
-    assert [image["alt"] for image in shown] == [name.replace("-", " ") for name in FIGURES]
+    assert [image["alt"] for image in shown] == [CAPTIONS[name] for name in FIGURES]
+    assert set(CAPTIONS) == set(FIGURES) and set(CAPTIONS.values()) <= set(page.texts)
+    assert {int(image["width"]) for image in shown} == {480, 960}  # one or two panels, letters of one size
     for name, image in zip(FIGURES, shown, strict=True):
         content = base64.b64decode(image["src"].partition(",")[2], validate=True)
         assert content == (report[0] / "figures" / f"{name}.png").read_bytes()
@@ -284,26 +272,53 @@ def test_pictures_are_the_files_in_words(report, page):
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
-def test_a_library_that_is_missing_is_named_with_its_extra_before_anything_is_written(
-    runs, tmp_path, monkeypatch, missing
-):
+def test_without_a_library_for_figures_there_are_values_and_tables_and_a_sentence(runs, tmp_path, monkeypatch, missing):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest))
-    with pytest.raises(MissingExtraError, match=r"multibit\[report\]"):
-        require_drawing()
-    with pytest.raises(
-        MissingExtraError, match=r"a report with figures needs matplotlib or jinja2.*multibit\[report\]"
-    ):
-        write_report(runs, tmp_path / "report")
-    assert not (tmp_path / "report").exists()
-
-
-def test_values_and_tables_need_no_library_for_figures(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    tables = report_tables(runs[:1])
-    written = write_values(runs[0], tables, tmp_path)
-    assert len(written) == 2 + 3 * len(tables)
+    assert undrawn() == (
+        "a report with figures needs matplotlib or jinja2, which is not installed. "
+        'Install it with: pip install "multibit[report]"'
+    )
+    written = write_report(runs[:1], tmp_path)
+    assert {path.suffix for path in written} == {".json", ".parquet", ".md", ".csv", ".tex"}
+    assert len(written) == 2 + 3 * len(report_tables(runs[:1]))
     assert all(path.stat().st_size for path in written)
+
+
+def test_with_the_libraries_there_is_nothing_to_say():
+    assert undrawn() == ""
+
+
+# Reports after each other
+
+
+def test_every_file_of_a_report_is_known_as_its_own(report):
+    """Else an earlier report's file could stay."""
+    folder, written = report
+    values = {folder / "evaluation.json", folder / "evaluation.parquet"}
+    assert {path for name in OWN for path in folder.glob(name)} == set(written) - values
+
+
+def test_a_report_with_fewer_runs_leaves_no_comparison_and_no_file_that_is_not_ours_is_touched(
+    runs, tmp_path, monkeypatch
+):
+    both = {name: Figure(figsize=(1, 1)) for name in ("map-by-length", "ap-differences")}
+    monkeypatch.setattr(figures, "report_figures", lambda runs: dict(list(both.items())[: len(runs)]))
+    write_report(runs, tmp_path)
+    foreign = [tmp_path / name for name in ("tables/notes.md", "figures/mine.png", "tables/accuracy-old.csv", "x.html")]
+    for path in foreign:
+        path.write_text("keep")
+    written = write_report(runs[:1], tmp_path)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {*written, *foreign}
+    assert all(path.read_text() == "keep" for path in foreign)
+
+
+def test_a_report_that_cannot_be_drawn_leaves_no_older_page(runs, tmp_path, monkeypatch, few_figures):
+    write_report(runs[:1], tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    written = write_report(runs[:1], tmp_path)
+    assert not (tmp_path / "report.html").exists() and not list((tmp_path / "figures").iterdir())
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
 
 
 def test_a_report_of_runs_that_measured_other_things_is_refused_before_anything_is_written(runs, tmp_path):

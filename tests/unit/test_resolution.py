@@ -10,7 +10,7 @@ from sklearn.metrics import ndcg_score
 
 from multibit.codes import Codes
 from multibit.errors import DataError
-from multibit.evaluation import CodedPairs, evaluate
+from multibit.evaluation import CodedPairs, evaluate, resolution
 from multibit.evaluation.protocol import first_rows
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import (
@@ -417,3 +417,11 @@ def test_an_anchor_changes_neither_precision_nor_ndcg(sides):
     for key in alone.values:
         same = np.array_equal(alone.values[key], beside.values[key])
         assert same == key[0].startswith(("mAP", "NDCG"))
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_blocks_of_queries_change_nothing(name, monkeypatch):
+    sides = data(9, 30)
+    whole = ndcg_at(*packed(*sides), reference(name, sides[3]), k=5)
+    monkeypatch.setattr(resolution, "BLOCK", 2)
+    np.testing.assert_array_equal(ndcg_at(*packed(*sides), reference(name, sides[3]), k=5), whole)

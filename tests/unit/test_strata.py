@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
+from multibit.evaluation import strata
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import no_shared_label
 
@@ -139,3 +140,29 @@ def test_data_where_all_pairs_share_a_label_is_refused():
     sides = np.zeros((3, BITS), int), np.zeros((5, BITS), int), *labels
     with pytest.raises(DataError, match="every query shares a label with every item: there is no such pair"):
         measured(sides, graph("dense"))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_blocks_change_nothing(kind, monkeypatch):
+    sides, weights = data(queries=9, items=50), graph(kind)
+    whole = measured(sides, weights)
+    monkeypatch.setattr(strata, "BLOCK", 2)
+    monkeypatch.setattr(strata, "CHUNK", 7)
+    for one, other in zip(measured(sides, weights), whole, strict=True):
+        assert one.pairs == other.pairs
+        np.testing.assert_array_equal(one.values, other.values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_value_at_a_rank_is_that_of_the_sorted_values(seed):
+    rng = np.random.default_rng(seed)
+    values = np.abs(rng.normal(size=300) * 10.0 ** rng.integers(-30, 30, size=300)).astype(np.float32)
+    values[rng.random(300) < 0.4] = 0
+    for rank in (0, 1, 150, 224, 225, 299):
+        found = strata._value_at(rank, lambda: iter(np.split(values, [10, 10, 200])))
+        assert found == np.sort(values)[rank]
+
+
+def test_no_query_to_compare_is_refused():
+    with pytest.raises(ConfigError, match="compared: need at least 1 query, got 0"):
+        measured(data(), graph("dense"), compared=0)

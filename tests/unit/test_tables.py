@@ -65,7 +65,7 @@ def test_an_accuracy_table_is_golden_to_the_letter():
         "| floor: random order | 7.65 | 7.65 |\n"
         "\n"
         "In percent. 1,192 queries, 3,577 items searched; mAP ranks ties by row."
-        " 1 queries without any relevant item are left out of the means."
+        " Left out of the means: 1 query without any relevant item."
     )
 
 

@@ -1,4 +1,4 @@
-"""Does a ranking survive: a change of code length, and the sign that made it binary."""
+"""Does a ranking survive: a change of code length, and the sign that made it binary, on one side or on both."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.codes import Codes, hamming_distances
 from multibit.codes.distance import distance_histogram
 from multibit.codes.kernels import compiled, over_queries
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
+from multibit.evaluation.metrics import pack_labels
 from multibit.evaluation.resolution import tau_of_levels
 from multibit.progress import progress
 
 FloatArray = NDArray[np.float64]
 BLOCK = 32  # queries whose distances to the whole database are in memory at once
+CHUNK = 1 << 16  # items whose signs are in memory as real values at once
+UNIT = 1 << 20  # relaxed values are whole numbers of 1/UNIT, so that their sums are exact
 
 
 def ranks(distance: ArrayLike) -> NDArray[np.int64]:
@@ -169,8 +172,10 @@ def quantization(query: ArrayLike, database: ArrayLike, bits: int, compared: int
         compared: the first so many queries are ranked both ways; each costs a sort of the database.
 
     Raises:
-        DataError: shapes that do not fit, or an empty side.
+        DataError: shapes that do not fit, or an empty side. ConfigError: no query to compare.
     """
+    if compared < 1:
+        raise ConfigError(f"compared: need at least 1 query, got {compared}.")
     q, d = np.asarray(query, np.float32), np.asarray(database, np.float32)
     if q.ndim != 2 or d.ndim != 2 or not len(q) or len(d) < 2 or q.shape[1] != d.shape[1]:
         raise DataError(f"relaxed codes of shapes {q.shape} and {d.shape}: need (Q, B) and (N, B), N >= 2.")
@@ -229,3 +234,66 @@ def _tau_of_sorted(a: NDArray[np.float32], b: NDArray[np.uint16], levels: int) -
     tied_a //= 2  # each pair of equal a and different b was counted from both sides
     scale = math.sqrt(float(agree + disagree + tied_a) * float(agree + disagree + tied_b))
     return (agree - disagree) / scale if scale > 0 else 0.0
+
+
+def asymmetric_average_precision(
+    query: ArrayLike, database: Codes, query_labels: ArrayLike, database_labels: ArrayLike, bits: int | None = None
+) -> FloatArray:
+    """Average precision when the query keeps its real values and the database is binary (asymmetric ranking).
+
+    Items are ranked by the inner product of the relaxed query with their signs, largest first, ties by row. Values are
+    rounded to 2^-20, so that the products are exact and items of equal codes are tied.
+
+    Args:
+        query: (Q, B) relaxed codes in [-1, 1]. database: N codes.
+        query_labels: (Q, C) multi-hot. database_labels: (N, C) multi-hot. bits: prefix length.
+
+    Returns:
+        (Q,) float64 in [0, 1]; NaN marks a query without any relevant item.
+
+    Raises:
+        DataError: shapes that do not fit, or a value outside [-1, 1].
+
+    Example:
+        >>> database = Codes.from_signs([[1, -1], [1, 1], [-1, 1]])
+        >>> asymmetric_average_precision([[0.9, 0.1]], database, [[1]], [[1], [0], [1]]).round(4)  # ranks 2 and 3
+        array([0.5833])
+    """
+    values = np.asarray(query, np.float64)
+    length = database.check_length(bits)
+    if values.ndim != 2 or values.shape[1] < length:
+        raise DataError(f"relaxed queries: need (Q, {length} or more) values, got shape {values.shape}.")
+    if not (np.abs(values) <= 1).all():  # a value that is no number fails too
+        raise DataError("relaxed queries: every value must be in [-1, 1].")
+    asked = pack_labels(query_labels, len(values), "query")
+    searched = pack_labels(database_labels, len(database), "database")
+    columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
+    if columns[0] != columns[1]:
+        raise DataError(f"labels: {columns[0]} columns for the queries, {columns[1]} for the database.")
+    whole = np.round(values[:, :length] * UNIT)
+    signs = database.prefix(length).to_signs()
+    found = np.empty(len(values))
+    for start in range(0, len(values), BLOCK):
+        block = slice(start, start + BLOCK)
+        _rank_by_product(whole[block], signs, asked[:, block], searched, found[block])
+    return found
+
+
+def _rank_by_product(
+    values: FloatArray, signs: NDArray[Any], asked: NDArray[np.uint64], searched: NDArray[np.uint64], found: FloatArray
+) -> None:
+    """Average precision of a block of queries: (b, B) whole numbers, (N, B) signs, labels in words."""
+    score = np.empty((len(values), len(signs)))
+    for start in range(0, len(signs), CHUNK):
+        score[:, start : start + CHUNK] = values @ signs[start : start + CHUNK].astype(np.float64).T
+    rows = np.arange(len(signs), dtype=np.uint64)
+
+    def work(first: int, last: int) -> None:
+        for q in range(first, last):
+            relevant: NDArray[np.bool_] = np.any(searched & asked[:, q : q + 1], axis=0)
+            behind = (signs.shape[1] * UNIT - score[q]).astype(np.uint64)  # 0 is the largest product there can be
+            order = np.sort(behind << np.uint64(32) | rows) & np.uint64(2**32 - 1)
+            places = np.flatnonzero(relevant[order]) + 1
+            found[q] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else np.nan
+
+    over_queries(work, len(values))

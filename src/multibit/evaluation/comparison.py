@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 
 FloatArray = NDArray[np.float64]
 RESAMPLES = 10_000
@@ -57,13 +57,15 @@ def compare_queries(a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, s
         resamples: of the test and of the bootstrap. seed: of both.
 
     Raises:
-        DataError: other shapes, or no query where both are defined.
+        DataError: other shapes, or no query where both are defined. ConfigError: fewer than one resample.
 
     Example:
         >>> difference = compare_queries([0.9, 0.8, 0.7, 0.6], [0.5, 0.8, 0.6, 0.7])
         >>> round(difference.mean, 3), difference.improved, difference.tied, difference.degraded
         (0.1, 0.5, 0.25, 0.25)
     """
+    if resamples < 1:
+        raise ConfigError(f"resamples: need at least 1, got {resamples}.")
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(f"values of {first.shape} and {second.shape} queries: the runs must share their queries.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.codes import Codes
 from multibit.codes.distance import nearest
 from multibit.errors import DataError
+from multibit.evaluation.agreement import asymmetric_average_precision
 from multibit.evaluation.metrics import (
     PrecisionRecall,
     Ties,
@@ -77,18 +78,32 @@ class Evaluation:
         values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. "mAP" ranks ties by database
             row, "mAP tie-averaged" is the mean over all tie orders, "mAP best ties" and "mAP worst ties" the bounds;
             with a rank cut k also "mAP@k" and "precision@k"; for each graded relevance X also "NDCG@100 X", "tau-b X",
-            "collision X", "inversion X".
+            "collision X", "inversion X"; with relaxed queries also "mAP asymmetric".
         floors: name -> (Q,) average precision of a ranking that learned nothing, the same in both directions.
         curves: (direction, bits) -> precision-recall points by Hamming radius.
+        name: of the run, for tables. fingerprints: "run", "data" and "split" -> 16 digits, as far as they are known.
+
+    Two are equal when everything in them is, undefined values at the same places among it.
     """
 
     protocol: str
     lengths: tuple[int, ...]
     queries: int
     database: int
-    values: dict[Key, FloatArray]
-    floors: dict[str, FloatArray]
+    values: dict[Key, FloatArray] = field(repr=False)
+    floors: dict[str, FloatArray] = field(repr=False)
     curves: dict[tuple[str, int], PrecisionRecall] = field(repr=False)
+    name: str = "run"
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        return (
+            self.to_dict() == other.to_dict()
+            and _equal(self.values, other.values)
+            and _equal(self.floors, other.floors)
+        )
 
     @property
     def undefined(self) -> int:
@@ -111,9 +126,12 @@ class Evaluation:
         return float(np.nanmean(self.floors[name]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and per-query values as plain values, for JSON; undefined values are null."""
+        """Everything but the per-query values as plain values, for JSON; undefined means are null."""
         return {
+            "name": self.name,
+            "fingerprints": dict(self.fingerprints),
             "protocol": self.protocol,
+            "lengths": list(self.lengths),
             "queries": self.queries,
             "queries_without_relevant_item": self.undefined,
             "database": self.database,
@@ -134,10 +152,6 @@ class Evaluation:
                 }
                 for (direction, bits), curve in self.curves.items()
             ],
-            "per_query": [
-                {"metric": metric, "direction": direction, "bits": bits, "values": _plain(values)}
-                for (metric, direction, bits), values in self.values.items()
-            ],
         }
 
 
@@ -151,6 +165,8 @@ def evaluate(
     at: int | None = None,
     graded: Sequence[GradedRelevance] = (),
     anchor: Anchor | None = None,
+    name: str = "run",
+    fingerprints: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Search every query in both directions at every length, and measure.
 
@@ -160,9 +176,8 @@ def evaluate(
         training_labels: (n, C) multi-hot, to know which labels are common (popularity floor).
         protocol: what is in the database, for people.
         at: also measure mAP@at and precision@at.
-        graded: references for the resolution metrics.
-        anchor: (direction, bits) -> (Q, 100) first rows of the run that all runs share in their candidate pools; the
-            run itself when None.
+        graded, anchor: also measure resolution, as `add_resolution` does.
+        name: of the run, for tables. fingerprints: of "run", "data" and "split".
 
     Raises:
         DataError: an empty side, no query with a relevant item, or codes shorter than a length.
@@ -176,7 +191,6 @@ def evaluate(
     if np.isnan(floors["random"]).all():
         raise DataError(f"none of the {len(query)} queries has a relevant item in the database ({protocol}).")
     defined = ~np.isnan(floors["random"])
-    ideal = {each.name: ideal_gains(each, query.labels, database.labels) for each in graded}
     values: dict[Key, FloatArray] = {}
     curves = {}
     with progress(f"Ranking, {protocol}", len(DIRECTIONS) * len(lengths), "rankings") as advance:
@@ -185,21 +199,73 @@ def evaluate(
             for bits in lengths:
                 counts = count_rankings(*sides, bits)
                 values["mAP", direction, bits] = average_precision_of(counts, "stable")
-                for name, ties in TIE_METRICS.items():
-                    values[name, direction, bits] = average_precision_of(counts, ties)
+                for metric, ties in TIE_METRICS.items():
+                    values[metric, direction, bits] = average_precision_of(counts, ties)
                 curves[direction, bits] = precision_recall_of(counts)
                 if at is not None:
                     counts = count_rankings(*sides, bits, at)
                     values[f"mAP@{at}", direction, bits] = average_precision_of(counts, "stable")
                     values[f"precision@{at}", direction, bits] = np.where(defined, counts.hits / at, np.nan)
+                advance()
+    shape = tuple(lengths), len(query), len(database)
+    measured = Evaluation(protocol, *shape, values, floors, curves, name, dict(fingerprints or {}))
+    return add_resolution(measured, query, database, graded, anchor) if graded else measured
+
+
+def add_resolution(
+    evaluation: Evaluation,
+    query: CodedPairs,
+    database: CodedPairs,
+    graded: Sequence[GradedRelevance],
+    anchor: Anchor | None = None,
+) -> Evaluation:
+    """The evaluation with NDCG@100, tau-b, collision and inversion rate under each reference added.
+
+    Args:
+        evaluation: of this query and database. graded: the references.
+        anchor: (direction, bits) -> (Q, 100) first rows of the run that all runs share in their candidate pools; the
+            run itself when None.
+    """
+    values = dict(evaluation.values)
+    ideal = {each.name: ideal_gains(each, query.labels, database.labels) for each in graded}
+    steps = len(DIRECTIONS) * len(evaluation.lengths)
+    with progress(f"Resolution, {evaluation.protocol}", steps, "rankings") as advance:
+        for direction, (asked, searched) in DIRECTIONS.items():
+            sides = query.codes(asked), database.codes(searched), query.labels, database.labels
+            for bits in evaluation.lengths:
+                first = None if anchor is None else anchor[direction, bits]
                 for each in graded:
                     values[f"NDCG@100 {each.name}", direction, bits] = ndcg_at(
                         *sides, each, bits, ideal=ideal[each.name]
                     )
-                    pool = pool_resolution(*sides, each, bits, None if anchor is None else anchor[direction, bits])
-                    values |= {(f"{name} {each.name}", direction, bits): pool[name] for name in pool}
+                    pool = pool_resolution(*sides, each, bits, first)
+                    values |= {(f"{metric} {each.name}", direction, bits): pool[metric] for metric in pool}
                 advance()
-    return Evaluation(protocol, tuple(lengths), len(query), len(database), values, floors, curves)
+    return replace(evaluation, values=values)
+
+
+def add_asymmetric(
+    evaluation: Evaluation,
+    relaxed: Mapping[str, ArrayLike],
+    query_labels: ArrayLike,
+    database: CodedPairs,
+) -> Evaluation:
+    """The evaluation with "mAP asymmetric" added: queries keep their real values, the database is binary.
+
+    Args:
+        evaluation: of these queries and this database. relaxed: modality -> (Q, B) relaxed codes of the queries.
+        query_labels: (Q, C) multi-hot.
+    """
+    values = dict(evaluation.values)
+    steps = len(DIRECTIONS) * len(evaluation.lengths)
+    with progress(f"Asymmetric, {evaluation.protocol}", steps, "rankings") as advance:
+        for direction, (asked, searched) in DIRECTIONS.items():
+            for bits in evaluation.lengths:
+                values["mAP asymmetric", direction, bits] = asymmetric_average_precision(
+                    relaxed[asked], database.codes(searched), query_labels, database.labels, bits
+                )
+                advance()
+    return replace(evaluation, values=values)
 
 
 def first_rows(query: CodedPairs, database: CodedPairs, lengths: Sequence[int]) -> Anchor:
@@ -252,3 +318,7 @@ def _equal_codes(count: int) -> Codes:
 
 def _plain(values: FloatArray) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _equal(a: Mapping[Any, FloatArray], b: Mapping[Any, FloatArray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[key], b[key], equal_nan=True) for key in a)

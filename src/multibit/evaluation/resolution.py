@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 POOL = 100  # first ranks of the run and of the anchor run that make the candidate pool
 DIGITS = 10  # of relevance: a matrix product rounds the last digits of equal label sets differently
 LARGEST_TABLE = 1 << 22  # cells of a contingency table; beyond, scipy sorts
-BLOCK = 64  # queries whose relevance to the whole database is in memory at once
+BLOCK = 64  # queries whose relevance to the whole database, or label vectors of whose hits, are in memory at once
 
 
 def ndcg(ranked: ArrayLike, ideal: ArrayLike) -> float:
@@ -137,7 +137,10 @@ def ndcg_at(
     """
     rows = nearest(query, database, k, bits).rows
     left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
-    ranked = np.einsum("qc,qkc->qk", left, right[rows])
+    ranked = np.empty((len(rows), rows.shape[1]))
+    for start in range(0, len(rows), BLOCK):
+        block = slice(start, start + BLOCK)
+        ranked[block] = np.einsum("qc,qkc->qk", left[block], right[rows[block]])
     best = ideal_gains(relevance, query_labels, database_labels, k) if ideal is None else ideal
     discount = 1 / np.log2(np.arange(2, ranked.shape[1] + 2))
     ideal_sum = best @ discount

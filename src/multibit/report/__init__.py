@@ -1,7 +1,20 @@
 """Evaluations and searches -> tables and pictures that people read."""
 
+from multibit.report.comparison import Comparison, compare
 from multibit.report.sheet import Search, contact_sheet
-from multibit.report.study import comparison_table, report_tables
+from multibit.report.study import report_tables
 from multibit.report.tables import Table, accuracy_table, hits_table
+from multibit.report.values import load_evaluations, save_evaluations
 
-__all__ = ["Search", "Table", "accuracy_table", "comparison_table", "contact_sheet", "hits_table", "report_tables"]
+__all__ = [
+    "Comparison",
+    "Search",
+    "Table",
+    "accuracy_table",
+    "compare",
+    "contact_sheet",
+    "hits_table",
+    "load_evaluations",
+    "report_tables",
+    "save_evaluations",
+]

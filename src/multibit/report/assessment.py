@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes, hamming_distances
 from multibit.codes.distance import nearest
@@ -19,16 +19,21 @@ from multibit.data.encoders import load_text_encoder
 from multibit.errors import DataError, MultibitError
 from multibit.evaluation.agreement import LengthAgreement, Quantization, cross_length_agreement, quantization
 from multibit.evaluation.health import CodeHealth, code_health
-from multibit.evaluation.protocol import DIRECTIONS, CodedPairs, Evaluation
+from multibit.evaluation.metrics import pack_labels
+from multibit.evaluation.protocol import DIRECTIONS, CodedPairs, Evaluation, add_asymmetric, add_resolution
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import Stratum, no_shared_label
 from multibit.hashing.model import MODALITIES, HashModel, Modality
 from multibit.relation import RelationTeacher
-from multibit.runs import Run, encode
+from multibit.report.tables import counted
+from multibit.runs import Run
 
 FloatArray = NDArray[np.float64]
+Relaxed = dict[str, NDArray[np.float32]]
 FIRST_RANKS = 1_000  # of the precision@N curve
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement picture
+COUNTED_QUERIES, MOST_SHARED = 200, 3  # of the picture of distances by shared labels; 3 stands for 3 or more
+BLOCK = 64  # queries whose first ranks are in memory at once
 TIMED = 200  # single queries and items that are timed
 
 
@@ -70,7 +75,7 @@ class Assessment:
         agreement: direction -> rankings of all pairs of lengths. quantization: (direction, length).
         health: modality -> use of the bits in the database. cost: of serving.
         strata: direction -> the two strata without shared labels; empty without a text encoder for the label names.
-        precision: (direction, length) -> (n,) mean precision at ranks 1..n.
+        precision: (direction, length) -> (n,) mean precision at ranks 1..n of the queries that have a relevant item.
         displacement: (2, points) normalised rank at the shortest length, and its change at the longest, of a sample.
         shared: number of shared labels -> (B + 1,) share of image-to-text pairs at each distance.
         teacher: that the run learned from. blocks: bits of each scale.
@@ -94,34 +99,39 @@ class Assessment:
     warnings: list[str]
 
 
-def assess(run: Run, store: FeatureStore, anchor: Run | None = None) -> Assessment:
+def assess(
+    run: Run, store: FeatureStore, anchor: Run | None = None, evaluations: Sequence[Evaluation] | None = None
+) -> Assessment:
     """Measure everything on a run's own split.
 
     Args:
         run: to measure. store: its features. anchor: the run whose first ranks all candidate pools share; this run
             when None.
+        evaluations: what `run.evaluate(store)` gave, so that it is not measured again; measured here when None.
 
     Raises:
         MismatchError: other features than the run was split by, or an anchor of another split.
     """
     run.require_own(store)
-    query, database = (encode(run.model, store.take(rows)) for rows in (run.split.query, run.split.database))
+    run.require_same_split(anchor or run)
+    split, lengths = run.split, run.config.lengths
+    asked, searched = (_relax(run, store, rows) for rows in (split.query, split.database))
+    query, database = (_coded(each, store, rows) for each, rows in ((asked, split.query), (searched, split.database)))
     graded, text_note = _references(run, database)
-    evaluations = run.evaluate(store, graded=graded, anchor=anchor)
-    relaxed = {
-        side: {modality: _relax(run, store, rows, modality) for modality in MODALITIES}
-        for side, rows in {"query": run.split.query, "database": run.split.database}.items()
-    }
-    lengths = run.config.lengths
+    complete = []
+    for evaluation, rows in zip(evaluations or run.evaluate(store), run.databases.values(), strict=True):
+        part = database.take(np.flatnonzero(np.isin(split.database, rows)))
+        first = None if anchor is None else run.first_rows(store, rows, anchor)
+        asymmetric = add_asymmetric(evaluation, asked, query.labels, part)
+        complete.append(add_resolution(asymmetric, query, part, graded, first))
     agreement, quantized, strata, precision = {}, {}, {}, {}
-    for direction, (asked, searched) in DIRECTIONS.items():
-        q, d = query.codes(asked), database.codes(searched)
+    for direction, (one, other) in DIRECTIONS.items():
+        q, d = query.codes(one), database.codes(other)
         if len(lengths) > 1:
             agreement[direction] = cross_length_agreement(q, d, lengths)
         for bits in lengths:
-            sides = relaxed["query"][asked], relaxed["database"][searched]
-            quantized[direction, bits] = quantization(*sides, bits)
-            precision[direction, bits] = _precision_curve(q, d, query.labels, database.labels, bits)
+            quantized[direction, bits] = quantization(asked[one], searched[other], bits)
+            precision[direction, bits] = precision_curve(q, d, query.labels, database.labels, FIRST_RANKS, bits)
         if len(graded) > 1:
             with contextlib.suppress(DataError):  # every pair shares a label
                 strata[direction] = no_shared_label(
@@ -132,7 +142,7 @@ def assess(run: Run, store: FeatureStore, anchor: Run | None = None) -> Assessme
         name=run.folder.resolve().name,
         run=_facts(run),
         lengths=lengths,
-        evaluations=evaluations,
+        evaluations=complete,
         agreement=agreement,
         quantization=quantized,
         health=health,
@@ -143,7 +153,7 @@ def assess(run: Run, store: FeatureStore, anchor: Run | None = None) -> Assessme
         shared=_distances_by_shared_labels(query, database, run.model.bits),
         teacher=run.teacher,
         blocks=run.model.blocks,
-        warnings=[*_suspicions(run, store, evaluations[0], health), *text_note],
+        warnings=[*_suspicions(run, store, complete[0], health), *text_note],
     )
 
 
@@ -157,17 +167,38 @@ def _references(run: Run, database: CodedPairs) -> tuple[list[GradedRelevance], 
         return [idf], [f"No label-name evaluator: {error}"]
 
 
-def _relax(run: Run, store: FeatureStore, rows: NDArray[np.int64], modality: Modality) -> NDArray[np.float32]:
+def _relax(run: Run, store: FeatureStore, rows: NDArray[np.int64]) -> Relaxed:
+    """Modality -> (n, B) codes before the sign."""
     pairs = store.take(rows)
-    return run.model.encode(pairs.image if modality == "image" else pairs.mean_text, modality)
+    return {"image": run.model.encode(pairs.image, "image"), "text": run.model.encode(pairs.mean_text, "text")}
 
 
-def _precision_curve(
-    query: Codes, database: Codes, query_labels: NDArray[np.uint8], labels: NDArray[np.uint8], bits: int
+def _coded(relaxed: Relaxed, store: FeatureStore, rows: NDArray[np.int64]) -> CodedPairs:
+    image, text = (Codes.from_signs(relaxed[modality]) for modality in MODALITIES)
+    return CodedPairs(image, text, store.dataset.labels[rows])
+
+
+def precision_curve(
+    query: Codes, database: Codes, query_labels: ArrayLike, labels: ArrayLike, ranks: int, bits: int | None = None
 ) -> FloatArray:
-    rows = nearest(query, database, FIRST_RANKS, bits).rows  # (Q, n)
-    hits = np.stack([(labels[r] @ y.astype(np.int64)) > 0 for r, y in zip(rows, query_labels, strict=True)])
-    return np.asarray((np.cumsum(hits, axis=1) / np.arange(1, rows.shape[1] + 1)).mean(axis=0))
+    """Mean precision at the first 1, 2, ... ranks, ties by row: (min(ranks, N),), of queries with a relevant item.
+
+    Raises:
+        DataError: labels that do not fit, or no query has a relevant item.
+    """
+    asked, searched = pack_labels(query_labels, len(query), "query"), pack_labels(labels, len(database), "database")
+    columns = min(ranks, len(database))
+    hits, defined = np.zeros(columns), 0
+    for start in range(0, len(query), BLOCK):
+        block = np.arange(start, min(start + BLOCK, len(query)))
+        for q, rows in zip(block, nearest(query.take(block), database, ranks, bits).rows, strict=True):
+            relevant = np.any(searched & asked[:, q : q + 1], axis=0)
+            if relevant.any():
+                hits += np.cumsum(relevant[rows])
+                defined += 1
+    if not defined:
+        raise DataError(f"none of the {len(query)} queries has a relevant item: precision has no mean.")
+    return hits / (defined * np.arange(1, columns + 1))
 
 
 def _displacement(query: Codes, database: Codes, lengths: Sequence[int]) -> FloatArray:
@@ -184,11 +215,13 @@ def _displacement(query: Codes, database: Codes, lengths: Sequence[int]) -> Floa
 
 
 def _distances_by_shared_labels(query: CodedPairs, database: CodedPairs, bits: int) -> dict[int, FloatArray]:
-    sample = query.take(np.arange(min(len(query), 200)))
-    distance = hamming_distances(sample.image, database.text)
-    shared = np.minimum(sample.labels.astype(np.int64) @ database.labels.T.astype(np.int64), 3)
-    groups = {count: distance[shared == count] for count in range(4)}
-    return {count: np.bincount(d, minlength=bits + 1) / len(d) for count, d in groups.items() if len(d)}
+    counts = np.zeros((MOST_SHARED + 1, bits + 1), np.int64)
+    labels = database.labels.astype(np.float32)  # a real matrix product is fast, and exact for counts
+    for q in range(min(len(query), COUNTED_QUERIES)):
+        distance = hamming_distances(query.image.take([q]), database.text)[0]
+        shared = np.minimum(labels @ query.labels[q].astype(np.float32), MOST_SHARED).astype(np.int64)
+        counts += np.bincount(shared * (bits + 1) + distance, minlength=counts.size).reshape(counts.shape)
+    return {number: row / row.sum() for number, row in enumerate(counts) if row.any()}
 
 
 def _cost(run: Run, store: FeatureStore, query: CodedPairs, database: CodedPairs) -> Cost:
@@ -246,14 +279,17 @@ def _suspicions(run: Run, store: FeatureStore, evaluation: Evaluation, health: d
         if each.distinct[max(each.distinct)] == 1:
             found.append(f"All {modality} codes are equal.")
         elif len(each.dead):
-            found.append(f"{len(each.dead)} bits are the same in all {modality} codes: {each.dead[:8].tolist()}.")
+            bits = counted(len(each.dead), "bit is", "bits are")
+            found.append(f"{bits} the same in all {modality} codes: {each.dead[:8].tolist()}.")
     gaps = [abs(evaluation.mean("mAP", "i2t", b) - evaluation.mean("mAP", "t2i", b)) for b in evaluation.lengths]
     if max(gaps) < 1e-9:
         found.append("Both directions have the same mAP to nine digits: are the modalities mixed up?")
     seen = {row.tobytes() for row in np.asarray(store.image)[run.split.train]}
     repeated = sum(row.tobytes() in seen for row in np.asarray(store.image)[run.split.query])
     if repeated:
-        found.append(f"{repeated:,} queries have the picture features of a training item: duplicates leak labels.")
+        queries = counted(repeated, "query has", "queries have")
+        found.append(f"{queries} the picture features of a training item: duplicates leak labels.")
     if evaluation.undefined:
-        found.append(f"{evaluation.undefined:,} queries have no relevant item and are left out of the means.")
+        queries = counted(evaluation.undefined, "query", "queries")
+        found.append(f"Left out of the means: {queries} without any relevant item.")
     return found

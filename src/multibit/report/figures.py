@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -24,7 +25,7 @@ PANEL = (5.0, 3.6)  # inches
 
 def report_figures(runs: Sequence[Assessment]) -> dict[str, Figure]:
     """All figures, by the name of their files; the first run is the one that is reported."""
-    runs = [replace(run, name=_no_formula(run.name)) for run in runs]
+    runs = [replace(run, name=_as_label(run.name)) for run in runs]
     first = runs[0]
     figures = {
         "map-by-length": _map_by_length(runs),
@@ -42,9 +43,10 @@ def report_figures(runs: Sequence[Assessment]) -> dict[str, Figure]:
     return figures
 
 
-def _no_formula(name: str) -> str:
-    """The name for matplotlib, which reads text between two dollars as a formula."""
-    return name.replace("$", r"\$") if name.count("$") > 1 else name
+def _as_label(name: str) -> str:
+    """The name for matplotlib, which reads text between dollars as a formula and hides labels that begin with _."""
+    plain = name.replace("$", r"\$") if name.count("$") > 1 else name
+    return f" {plain}" if plain.startswith("_") else plain
 
 
 def draw_panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
@@ -54,6 +56,7 @@ def draw_panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
     for each, title in zip(axes, titles, strict=True):
         each.set_title(title, fontsize=10)
         each.grid(alpha=0.25, linewidth=0.6)
+        each.set_axisbelow(True)
         each.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
@@ -119,9 +122,10 @@ def _rank_displacement(run: Assessment) -> Figure:
     short, long = run.lengths[0], run.lengths[-1]
     figure, (axes,) = draw_panels(1, [f"Change of rank from {short} to {long} bits (sample, image-to-text)"])
     rank, moved = run.displacement
-    bins = axes.hexbin(rank, moved, gridsize=32, cmap="Greys", mincnt=1, extent=(0, 1, -1, 1))
-    figure.colorbar(bins, ax=axes, label="items")
-    axes.axvspan(0, 0.2, color="0.85", zorder=0, label="first 20 %")
+    shades = LogNorm(vmin=0.3)  # below one item, so that single items are not white
+    bins = axes.hexbin(rank, moved, gridsize=32, cmap="Greys", norm=shades, mincnt=1, extent=(0, 1, -1, 1))
+    figure.colorbar(bins, ax=axes, label="items", format="%g")
+    axes.axvline(0.2, color="#d95f02", linestyle="--", linewidth=1, label="first 20 %")
     axes.axhline(0, color="#0b3c5d", linewidth=0.8)
     axes.set(xlabel=f"normalised rank at {short} bits", ylabel="change of rank", ylim=(-1, 1))
     axes.text(0.98, 0.95, f"mean |change| {np.abs(moved).mean():.3f}", transform=axes.transAxes, ha="right", fontsize=8)
@@ -152,7 +156,8 @@ def _distances_by_shared_labels(run: Assessment) -> Figure:
     for number, (count, share) in enumerate(run.shared.items()):
         label = f"{count}{' or more' if count == 3 else ''} shared"
         draw_line(axes, list(range(len(share))), share.tolist(), number, label, markers=False)
-    axes.set(xlabel=f"Hamming distance at {len(next(iter(run.shared.values()))) - 1} bits", ylabel="share of pairs")
+    bits = len(next(iter(run.shared.values()))) - 1
+    axes.set(xlabel=f"Hamming distance at {bits} bits", ylabel="share of pairs", ylim=(0, None))
     axes.legend(fontsize=8)
     return figure
 
@@ -212,5 +217,8 @@ def _accuracy_and_cost(runs: Sequence[Assessment]) -> Figure:
                 axes.annotate(f"{bits}", (at, mean), textcoords="offset points", xytext=(4, -10), fontsize=7)
     storage.set(xlabel="bytes per code", ylabel="mean mAP@all (%)")
     time.set(xlabel="median search time (microseconds)", ylabel="mean mAP@all (%)")
+    for axes in (storage, time):
+        axes.margins(y=0.12)  # room for the numbers at the points
+        axes.set_xlim(left=0)
     storage.legend(fontsize=8)
     return figure

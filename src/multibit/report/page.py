@@ -7,19 +7,48 @@ import importlib.util
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow
-import pyarrow.parquet
 
 from multibit import __version__
 from multibit.errors import MissingExtraError
-from multibit.files import replacing, write_json
+from multibit.files import replacing
 from multibit.report.assessment import Assessment
 from multibit.report.study import report_tables
-from multibit.report.tables import Table
+from multibit.report.tables import Table, write_table
+from multibit.report.values import save_evaluations
 
-PAGE = """<!doctype html>
+PAGE = "report.html"
+DPI = 150
+TABLES = (
+    "accuracy-[0-9]",
+    "comparison-[0-9]",
+    "resolution-[0-9]",
+    "agreement",
+    "quantization",
+    "strata",
+    "bits",
+    "cost",
+)
+CAPTIONS = {
+    "map-by-length": "mAP by code length",
+    "precision-recall": "Precision and recall within each Hamming radius",
+    "precision-at-n": "Precision of the first N ranks",
+    "rank-displacement": "Change of rank with the code length",
+    "distances-by-shared-labels": "Distances by number of shared labels",
+    "label-graph": "Label graph and diffusion scales",
+    "bit-balance": "Balance of the bits in the database",
+    "bit-budget": "Bits of each scale",
+    "accuracy-and-cost": "Accuracy against storage and search time",
+    "ap-differences": "Differences of average precision, query by query",
+}
+"""Every figure that a report can have: name of the file -> what it shows."""
+OWN = (
+    PAGE,
+    *(f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")),
+    *(f"figures/{name}.{ending}" for name in CAPTIONS for ending in ("png", "pdf")),
+)
+"""Names of all files that some report has: what an earlier report left is removed by them."""
+
+TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>multibit: {{ name }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
@@ -30,7 +59,8 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid #d0d7de; text-align: le
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .best { font-weight: 700; } .second { text-decoration: underline; } .note { color: #59636e; font-size: .85rem; }
 .warning { border-left: 4px solid #bc4c00; padding: .3rem .8rem; background: #fff8f2; }
-img { max-width: 100%; height: auto; margin: .6rem 0; } nav a { margin-right: .8rem; }
+figure { margin: 1.4rem 0; } figcaption { font-weight: 600; } img { max-width: 100%; height: auto; }
+nav a { margin-right: .8rem; }
 </style></head><body>
 <h1>{{ name }}</h1>
 <p class="note">multibit {{ version }}{% if others %}; beside {{ others | join(", ") }}{% endif %}</p>
@@ -50,77 +80,61 @@ img { max-width: 100%; height: auto; margin: .6rem 0; } nav a { margin-right: .8
 {% endfor %}</table></div>
 <p class="note">{{ table.note }}</p>{% endfor %}</div>
 <h2 id="figures">Figures</h2>
-{% for title, picture in pictures.items() %}<img alt="{{ title }}" src="data:image/png;base64,{{ picture }}">
+{% for picture in pictures -%}
+<figure><figcaption>{{ picture.title }}</figcaption>
+<img alt="{{ picture.title }}" width="{{ picture.width }}" src="data:image/png;base64,{{ picture.content }}"></figure>
 {% endfor %}</body></html>
 """
 
 
-def require_drawing() -> None:
-    """Refuse to begin a report that cannot be drawn.
-
-    Raises:
-        MissingExtraError: matplotlib or jinja2 is not installed.
-    """
+def undrawn() -> str:
+    """Why this machine can draw neither figures nor the page: a sentence, empty where it can."""
     if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "jinja2")):
-        raise MissingExtraError("matplotlib or jinja2", extra="report", need="a report with figures")
+        return str(MissingExtraError("matplotlib or jinja2", extra="report", need="a report with figures"))
+    return ""
 
 
 def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
-    """Write everything about the first run, beside the others: values, tables, figures, page.
+    """Write values and tables of the first run beside the others, and where this machine can draw, figures and page.
 
     Args:
-        runs: assessed on the same split, the reported one first. folder: files in it are replaced.
+        runs: assessed on the same split, the reported one first.
+        folder: a report that is there is replaced; files that are no report's are left alone.
 
     Returns:
-        The files, the page first.
+        The files, the page first if there is one.
 
     Raises:
-        MissingExtraError: matplotlib or jinja2 is not installed.
+        MismatchError: the runs measured different things.
     """
-    require_drawing()
     tables = report_tables(runs)
-    written = write_values(runs[0], tables, folder)
-    from multibit.report.figures import report_figures
-
-    pictures = {}
-    for name, figure in report_figures(runs).items():
-        for ending in ("png", "pdf"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=ending, dpi=150, metadata={"CreationDate": None} if ending == "pdf" else None)
-            written.append(_write(folder / "figures" / f"{name}.{ending}", buffer.getvalue()))
-            if ending == "png":
-                pictures[name.replace("-", " ")] = base64.b64encode(buffer.getvalue()).decode()
-    page = _write(folder / "report.html", _render(runs, tables, pictures).encode())
-    return [page, *written]
-
-
-def write_values(run: Assessment, tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Write the per-query values (Parquet), all means (JSON), and the tables (markdown, CSV, LaTeX)."""
-    written = [_write_parquet(run, folder / "per-query.parquet")]
-    content = {"run": run.run, "evaluations": [evaluation.to_dict() for evaluation in run.evaluations]}
-    write_json(folder / "evaluation.json", content, kind="evaluation", version=1)
-    written.append(folder / "evaluation.json")
+    figures = {} if undrawn() else _draw(runs)
+    written = save_evaluations(folder / "evaluation.json", runs[0].evaluations)
     for name, table in tables.items():
-        for ending, text in {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}.items():
-            written.append(_write(folder / "tables" / f"{name}.{ending}", text.encode()))
+        written += write_table(table, folder / "tables" / name)
+    for name, content in figures.items():
+        written.append(_write(folder / "figures" / name, content))
+    if figures:
+        page = _render(runs, tables, {name: content for name, content in figures.items() if name.endswith(".png")})
+        written.insert(0, _write(folder / PAGE, page.encode()))
+    for name in OWN:
+        for path in folder.glob(name):
+            if path not in written:
+                path.unlink()
     return written
 
 
-def _write_parquet(run: Assessment, path: Path) -> Path:
-    """One row per protocol, metric, direction, length and query."""
-    columns: dict[str, list[Any]] = {name: [] for name in ("protocol", "metric", "direction", "bits", "query", "value")}
-    for evaluation in run.evaluations:
-        for (metric, direction, bits), values in evaluation.values.items():
-            count = len(values)
-            columns["protocol"] += [evaluation.protocol] * count
-            columns["metric"] += [metric] * count
-            columns["direction"] += [direction] * count
-            columns["bits"] += [bits] * count
-            columns["query"] += range(count)
-            columns["value"] += values.tolist()
-    with replacing(path) as temporary:
-        pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
-    return path
+def _draw(runs: Sequence[Assessment]) -> dict[str, bytes]:
+    """The content of each figure file, by name."""
+    from multibit.report.figures import report_figures
+
+    files = {}
+    for name, figure in report_figures(runs).items():
+        for ending in ("png", "pdf"):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=ending, dpi=DPI, metadata={"CreationDate": None} if ending == "pdf" else None)
+            files[f"{name}.{ending}"] = buffer.getvalue()
+    return files
 
 
 def _write(path: Path, content: bytes) -> Path:
@@ -129,10 +143,10 @@ def _write(path: Path, content: bytes) -> Path:
     return path
 
 
-def _render(runs: Sequence[Assessment], tables: dict[str, Table], pictures: dict[str, str]) -> str:
+def _render(runs: Sequence[Assessment], tables: dict[str, Table], pictures: dict[str, bytes]) -> str:
     import jinja2
 
-    template = jinja2.Environment(autoescape=True).from_string(PAGE)
+    template = jinja2.Environment(autoescape=True).from_string(TEMPLATE)
     return template.render(
         name=runs[0].name,
         version=__version__,
@@ -140,5 +154,12 @@ def _render(runs: Sequence[Assessment], tables: dict[str, Table], pictures: dict
         warnings=runs[0].warnings,
         facts=runs[0].run,
         tables=tables.values(),
-        pictures=pictures,
+        pictures=[
+            {
+                "title": CAPTIONS[name.removesuffix(".png")],
+                "width": int.from_bytes(content[16:20]) * 96 // DPI,  # a PNG says its width there
+                "content": base64.b64encode(content).decode(),
+            }
+            for name, content in pictures.items()
+        ],
     )

@@ -14,7 +14,7 @@ from multibit.data import FeatureStore
 from multibit.data.features import read_npz
 from multibit.errors import ConfigError, DataError
 from multibit.files import replacing, write_json
-from multibit.report.page import require_drawing
+from multibit.report.page import undrawn
 from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
 from multibit.report.reproduction import Reproduction, Subject
 from multibit.report.tables import Table, write_table
@@ -63,7 +63,6 @@ def reproduce_all(
     """
     if not seeds:
         raise ConfigError("seeds: need at least one.")
-    require_drawing()
     outcomes, left_out = [], {}
     for name in names:
         try:
@@ -82,6 +81,8 @@ def reproduce_all(
 
 
 def _draw(reproduction: Reproduction, name: str, seed: int, folder: Path) -> None:
+    if reason := undrawn():
+        raise DataError(reason)
     from multibit.report.paper_figures import FIGURES, qualitative_retrieval
 
     folder.mkdir(parents=True, exist_ok=True)

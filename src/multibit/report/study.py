@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.errors import MismatchError
-from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.protocol import DIRECTIONS, Evaluation
 from multibit.hashing.model import MODALITIES
 from multibit.report.assessment import Assessment
-from multibit.report.tables import ARROWS, Mark, Table, accuracy_table, mark_columns
+from multibit.report.comparison import compare, distinct, require_comparable
+from multibit.report.tables import ARROWS, Mark, Table, accuracy_table, counted, mark_columns
 
 RESOLUTION = {"NDCG@100": True, "tau-b": True, "collision": False, "inversion": False}
 """Metric -> larger is better."""
@@ -24,19 +22,20 @@ def report_tables(runs: Sequence[Assessment]) -> dict[str, Table]:
     """All tables, by the name of their files; the first run is the one that is reported, the others stand beside it.
 
     Raises:
-        MismatchError: the runs measured other queries or lengths.
+        MismatchError: the runs measured other queries, databases, lengths or data.
     """
     runs = [replace(run, name=name) for run, name in zip(runs, distinct([run.name for run in runs]), strict=True)]
     first = runs[0]
     for other in runs[1:]:
         for mine, theirs in zip(first.evaluations, other.evaluations, strict=False):
-            if (mine.queries, mine.database, mine.lengths) != (theirs.queries, theirs.database, theirs.lengths):
-                raise MismatchError(f"{other.name} and {first.name} measured different queries, databases or lengths.")
+            require_comparable(mine, theirs, (first.name, other.name))
     tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    names = [run.name for run in runs]
     for i in range(len(first.evaluations)):
-        tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], [run.name for run in runs])
+        evaluations = [run.evaluations[i] for run in runs]
+        tables[f"resolution-{i + 1}"] = _resolution(evaluations, names)
         if len(runs) > 1:
-            tables[f"comparison-{i + 1}"] = comparison_table({run.name: run.evaluations[i] for run in runs})
+            tables[f"comparison-{i + 1}"] = compare(*evaluations, names=names).table()
     if first.agreement:
         tables["agreement"] = _agreement(runs)
     tables["quantization"] = _quantization(first)
@@ -45,64 +44,6 @@ def report_tables(runs: Sequence[Assessment]) -> dict[str, Table]:
     tables["bits"] = _bits(first)
     tables["cost"] = _cost(runs)
     return tables
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Names that differ: repeated ones are numbered.
-
-    Example:
-        >>> distinct(["run", "run", "other"])
-        ['run', 'run (2)', 'other']
-    """
-    seen: Counter[str] = Counter()
-    out = []
-    for name in names:
-        seen[name] += 1
-        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return out
-
-
-def comparison_table(evaluations: dict[str, Evaluation], metric: str = "mAP") -> Table:
-    """The first run beside the others, query by query, with significance.
-
-    Args:
-        evaluations: name -> evaluation on the same queries, the run of interest first.
-        metric: to compare.
-
-    Raises:
-        DataError: the runs have other queries. MismatchError: other lengths.
-    """
-    (name, first), *others = evaluations.items()
-    rows = []
-    for other, evaluation in others:
-        if evaluation.lengths != first.lengths:
-            raise MismatchError(f"{name} has the lengths {first.lengths}, {other} has {evaluation.lengths}.")
-        for direction in DIRECTIONS:
-            for bits in first.lengths:
-                difference = compare_queries(
-                    first.values[metric, direction, bits], evaluation.values[metric, direction, bits]
-                )
-                star = "*" if difference.p < 0.05 else ""
-                rows.append(
-                    (
-                        f"{other}, {ARROWS[direction]}",
-                        str(bits),
-                        f"{100 * first.mean(metric, direction, bits):.2f}",
-                        f"{100 * evaluation.mean(metric, direction, bits):.2f}",
-                        f"{100 * difference.mean:+.2f}{star}",
-                        f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}",
-                        f"{100 * difference.improved:.1f}",
-                        f"{100 * difference.tied:.1f}",
-                        f"{100 * difference.degraded:.1f}",
-                        f"{difference.p:.4f}",
-                    )
-                )
-    header = ("beside", "bits", name, "other", "difference", "95 % interval", "improved", "tied", "degraded", "p")
-    note = (
-        f"{metric} in percent, {first.protocol}. Paired over {first.queries:,} queries: randomisation test "
-        "(* p < 0.05), bootstrap interval of the mean difference, share of queries in percent."
-    )
-    return Table(f"{name} beside other runs", header, tuple(rows), note)
 
 
 def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Table:
@@ -128,10 +69,10 @@ def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Tabl
                 marks |= {(i * len(names) + row, 3 + j): mark for (row, _), mark in found.items()}
     header = ("reference", "bits", "run", "NDCG@100", "tau-b", "collision", "inversion")
     note = (
-        f"{first.protocol}; mean of both directions. NDCG@100 on the whole database; the others on the union of the "
-        f"first 100 ranks of the run and of {names[0]}."
+        "Mean of both directions. NDCG@100 on the whole database; the others on the union of the first 100 ranks of "
+        f"the run and of {names[0]}."
     )
-    return Table("Relevance resolution", header, tuple(rows), note, marks)
+    return Table(f"Relevance resolution, {first.protocol}", header, tuple(rows), note, marks)
 
 
 def _agreement(runs: Sequence[Assessment]) -> Table:
@@ -166,8 +107,8 @@ def _quantization(run: Assessment) -> Table:
         for (direction, bits), each in run.quantization.items()
     )
     header = ("", "bits", "deviation", "tau-b soft/binary", "S(B)", "ceiling", "gap")
-    compared = len(next(iter(run.quantization.values())).tau)
-    note = f"tau-b of the first {compared:,} queries; S(B) is the share of tied pairs."
+    compared = counted(len(next(iter(run.quantization.values())).tau), "query", "queries")
+    note = f"tau-b of the first {compared}; S(B) is the share of tied pairs."
     return Table("What the sign costs", header, rows, note)
 
 
@@ -208,8 +149,8 @@ def _bits(run: Assessment) -> Table:
                 )
             )
             start += width
-        for length, distinct in health.distinct.items():
-            rows.append((f"{modality}, first {length} bits", f"{distinct:,} codes", "", "", ""))
+        for length, count in health.distinct.items():
+            rows.append((f"{modality}, first {length} bits", counted(count, "code", "codes"), "", "", ""))
     header = ("", "bits", "|share of ones - 0.5|", "entropy", "|correlation|")
     return Table("Use of the bits in the database", header, tuple(rows), "Means over the bits of a block.")
 

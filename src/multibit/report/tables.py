@@ -132,8 +132,19 @@ def write_table(table: Table, path: Path) -> list[Path]:
     return written
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number and what it counts.
+
+    Example:
+        >>> counted(1, "query", "queries"), counted(1200, "query", "queries")
+        ('1 query', '1,200 queries')
+    """
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def _is_number(cell: str) -> bool:
-    return cell.replace(".", "", 1).replace(",", "").lstrip("+-").isdigit() or cell in ("", "-")
+    """Whether a cell is a number, with or without a mark of significance."""
+    return cell.rstrip("*").replace(".", "", 1).replace(",", "").lstrip("+-").isdigit() or cell in ("", "-")
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -173,9 +184,13 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     for name, meaning in floors.items():
         value = _percent(evaluation.floor(name))
         rows.append((f"floor: {meaning}", *[value] * len(evaluation.lengths)))
-    note = f"In percent. {evaluation.queries:,} queries, {evaluation.database:,} items searched; mAP ranks ties by row."
+    sizes = counted(evaluation.queries, "query", "queries"), counted(evaluation.database, "item", "items")
+    note = f"In percent. {sizes[0]}, {sizes[1]} searched; mAP ranks ties by row."
+    if "mAP asymmetric" in evaluation.metrics:
+        note += " Asymmetric: the query keeps its real values, only the database is binary."
     if evaluation.undefined:
-        note += f" {evaluation.undefined:,} queries without any relevant item are left out of the means."
+        undefined = counted(evaluation.undefined, "query", "queries")
+        note += f" Left out of the means: {undefined} without any relevant item."
     header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), note)
 

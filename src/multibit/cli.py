@@ -64,6 +64,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+Kind = StrEnum(
+    "Kind",
+    "manifest npz mat mat-features mirflickr coco nuswide iapr folders pairs webdataset huggingface",
+)
+"""Kinds of sources of data, as `multibit.data.sources.READERS` has them."""
+
+
 class Modality(StrEnum):
     """The two sides of a pair."""
 
@@ -146,6 +153,62 @@ def demo(
 
     check_device(device.value)
     run_demo(out, _config(None, None, settings, seed), _stdout(), device=device.value)
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[Kind, typer.Argument(metavar="kind", help="What the source is, see above.")],
+    source: Annotated[Path, typer.Argument(help="File or folder.")],
+    out: Annotated[
+        Path, typer.Option(help=".csv, .jsonl, .parquet or .npz; a folder for the .mat trio. Features: .npz.")
+    ],
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures; of tar shards: where they go, OUT-images by default.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--map", help="OURS=THEIRS key or column, e.g. --map labels=category.")
+    ] = None,
+    root: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW beginning of the picture paths in .mat files; may be repeated.")
+    ] = None,
+    label_names: LabelNamesOption = None,
+) -> None:
+    """Read data as people have it into a manifest, or into any other file of data.
+
+    Kinds: manifest; npz, as this verb writes it; mat: index, caption, label; mat-features: I_tr, T_tr, L_tr, ... or XAll,
+    YAll, LAll; mirflickr, coco, nuswide, iapr: as their authors give them; folders: one for each label; pairs: a.jpg
+    with a.txt; webdataset: tar shards; huggingface: saved to disk.
+    """
+    import warnings
+
+    from multibit.data.export import write_arrays_npz, write_dataset
+    from multibit.data.sources import UNPACKED, DataNote, read
+
+    if kind.value in UNPACKED:
+        images = images or out.with_name(f"{out.stem}-images")
+    options = {
+        "images": images,
+        "columns" if kind is Kind.manifest else "names": _pairs(names, "--map") or None,
+        "root": _pairs(root, "--root") or None,
+        "label_names": _lines(label_names),
+    }
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", DataNote)
+        data = read(kind.value, source, **options)
+    console = _stdout()
+    for each in notes:
+        console.print(f"Note: {each.message}", markup=False, soft_wrap=True)
+    if isinstance(data, dict):
+        write_arrays_npz(data, out)
+        what = ", ".join(f"{name} {data[name].shape}" for name in ("image", "text", "labels"))
+        split = f"; its split: {len(data['train']):,} train, {len(data['query']):,} query" if "train" in data else ""
+        console.print(f"Wrote {out}: {what}{split}", markup=False, soft_wrap=True)
+    else:
+        write_dataset(data, out)
+        console.print(
+            f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 @app.command()

@@ -1,0 +1,106 @@
+"""Data from raw files to a trained run, on the command line: import, label, check, splits."""
+
+import contextlib
+import io
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import scipy.io
+from PIL import Image
+
+from conftest import plant
+from multibit import FeatureStore
+from multibit.cli import Kind, main
+from multibit.data.manifest import read_manifest
+from multibit.data.sources import READERS
+
+TINY = ["--set=epochs=1", "--set=lengths=4,8", "--set=scales=2", "--set=hidden=8", "--set=dimension=4"]
+
+
+def cli(*arguments):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+    assert "Traceback" not in out.getvalue() + err.getvalue()
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def done(*arguments):
+    result = cli(*arguments)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def refused(*arguments):
+    result = cli(*arguments)
+    assert result.code == 1 and result.err.startswith("Error: "), (result.out, result.err)
+    return result.err
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A folder of pairs: three pictures, two of them the same."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name, color, text in (("a", "red", "a red dog"), ("b", "red", "the red car"), ("c", "blue", "a blue dog")):
+        Image.new("RGB", (16, 16), color).save(folder / f"{name}.png")
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Features with a split of their own, in one .mat file."""
+    data = plant(60)
+    rows = {"tr": slice(0, 40), "te": slice(40, 60)}
+    letters = {"I": "image", "T": "text", "L": "labels"}
+    path = tmp_path / "mir.mat"
+    scipy.io.savemat(
+        path, {f"{letter}_{part}": data[name][rows[part]] for letter, name in letters.items() for part in rows}
+    )
+    return path
+
+
+def test_every_kind_of_source_is_on_the_command_line():
+    assert {kind.value for kind in Kind} == set(READERS)
+
+
+def test_a_folder_becomes_a_manifest(tmp_path, pairs):
+    (pairs / "d.heic").touch()
+    printed = done("import", "pairs", pairs, "--out", tmp_path / "items.csv")
+    assert f"Note: {pairs}: files of other kinds left out: .heic (1).\n" in printed
+    assert "items.csv: 3 items, 0 labels, data " in printed
+    data = read_manifest(tmp_path / "items.csv")
+    assert data.ids == ("a", "b", "c") and data.images[0] == pairs / "a.png"
+
+
+def test_a_mat_trio_is_made_and_read_with_other_names(tmp_path):
+    (tmp_path / "items.jsonl").write_text('{"id": "x", "image": "/old/x.jpg", "title": "t", "labels": ["dog"]}\n')
+    done("import", "manifest", tmp_path / "items.jsonl", "--map", "text=title", "--out", tmp_path / "trio")
+    label = tmp_path / "trio" / "label.mat"
+    scipy.io.savemat(label, {"mine": scipy.io.loadmat(label)["category"]})
+    assert "Name it with --map labels=KEY" in refused("import", "mat", tmp_path / "trio", "--out", tmp_path / "b.csv")
+    done("import", "mat", tmp_path / "trio", "--map", "labels=mine", "--root", "/old=/new", "--out", tmp_path / "b.csv")
+    data = read_manifest(tmp_path / "b.csv")
+    assert str(data.images[0]) == "/new/x.jpg" and data.label_names == ("label 0",)
+
+
+def test_an_option_of_another_kind_is_refused(tmp_path, pairs):
+    sentence = refused("import", "pairs", pairs, "--root", "a=b", "--out", tmp_path / "items.csv")
+    assert "pairs takes no root" in sentence
+
+
+def test_features_become_a_feature_file(tmp_path, parts):
+    printed = done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    assert "image (60, 24), text (60, 16), labels (60, 8); its split: 40 train, 20 query" in printed.replace("\n", " ")
+    assert len(FeatureStore.open(tmp_path / "f.npz")) == 60
+    assert "ends in .npz" in refused("import", "mat-features", parts, "--out", tmp_path / "f.csv")

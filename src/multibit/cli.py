@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
-    from multibit.data import Split
     from multibit.runs import Run
     from multibit.search import Hit, Index
 
@@ -157,7 +156,7 @@ def demo(
 
 @app.command("import")
 def import_(
-    kind: Annotated[Kind, typer.Argument(metavar="kind", help="What the source is, see above.")],
+    kind: Annotated[Kind, typer.Argument(help="What the source is, see above.")],
     source: Annotated[Path, typer.Argument(help="File or folder.")],
     out: Annotated[
         Path, typer.Option(help=".csv, .jsonl, .parquet or .npz; a folder for the .mat trio. Features: .npz.")
@@ -175,9 +174,9 @@ def import_(
 ) -> None:
     """Read data as people have it into a manifest, or into any other file of data.
 
-    Kinds: manifest; npz, as this verb writes it; mat: index, caption, label; mat-features: I_tr, T_tr, L_tr, ... or XAll,
-    YAll, LAll; mirflickr, coco, nuswide, iapr: as their authors give them; folders: one for each label; pairs: a.jpg
-    with a.txt; webdataset: tar shards; huggingface: saved to disk.
+    Kinds: manifest; npz, as this verb writes it; mat: index, caption, label; mat-features: I_tr, T_tr, L_tr, ... or
+    XAll, YAll, LAll; mirflickr, coco, nuswide, iapr: as their authors give them; folders: one for each label; pairs:
+    a.jpg with a.txt; webdataset: tar shards; huggingface: saved to disk.
     """
     import warnings
 
@@ -258,6 +257,16 @@ def train(
     query: Annotated[int | None, typer.Option(help="Items that ask; 25 % up to 5,000 when omitted.")] = None,
     training: Annotated[int | None, typer.Option(help="Items to train on; 45 % up to 9,000 when omitted.")] = None,
     validation: Annotated[int | None, typer.Option(help="Items that select the epoch; 5 % up to 1,000.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="A seed (the field: 1814, 3407, 1), or rows or ids of each role: .npz, .mat, .json, .txt folder, run. "
+            "The features' own split or the paper's rule when omitted."
+        ),
+    ] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Manifest with id and group: no group is on both sides of the split.")
+    ] = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Train one model whose code is good at every length.
@@ -266,13 +275,21 @@ def train(
     Run the same command again: it goes on where it was.
     """
     from multibit.data import FeatureStore
+    from multibit.data.split_files import choose_split
     from multibit.runs import Run
 
     resolved = _config(preset, config, settings, seed)
     store = FeatureStore.open(features)
     store.require_finite()  # also where training does not look: the run could not be evaluated
-    sizes = {"query": query, "train": training, "validation": validation}
-    run = Run.create(out, store, _split(len(store), sizes, resolved.seed), resolved, device=device.value)
+    chosen = choose_split(
+        store.dataset.ids,
+        split,
+        source=store.source,
+        sizes={"query": query, "training": training, "validation": validation},
+        groups=groups,
+        seed=resolved.seed,
+    )
+    run = Run.create(out, store, chosen, resolved, device=device.value)
     selection = run.record["selection"]
     console = _stdout()
     console.print(f"Wrote {out}: {run.model.bits}-bit code, best epoch {selection['epoch']} ({selection['rule']})")
@@ -517,18 +534,6 @@ def _config(preset: str | None, file: Path | None, settings: list[str] | None, s
     base = Config.load(file) if file else Config.preset(preset or "default")
     seeded = {} if seed is None else {"seed": seed}
     return base.override({**_pairs(settings, "--set"), **seeded})
-
-
-def _split(items: int, sizes: dict[str, int | None], seed: int) -> Split:
-    from multibit.data import Split
-
-    given = {role: size for role, size in sizes.items() if size is not None}
-    if not given:
-        return Split.usual(items, seed)
-    if len(given) < len(sizes):
-        missing = ", ".join(f"--{role}" for role in sizes if role not in given).replace("--train", "--training")
-        raise ConfigError(f"give all of --query, --training, --validation or none; missing {missing}.")
-    return Split.draw(items, **given, seed=seed)
 
 
 def _pairs(values: list[str] | None, option: str) -> dict[str, str]:

@@ -6,12 +6,13 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import scipy.io
 from PIL import Image
 
 from conftest import plant
-from multibit import FeatureStore
+from multibit import FeatureStore, Run
 from multibit.cli import Kind, main
 from multibit.data.manifest import read_manifest
 from multibit.data.sources import READERS
@@ -104,3 +105,22 @@ def test_features_become_a_feature_file(tmp_path, parts):
     assert "image (60, 24), text (60, 16), labels (60, 8); its split: 40 train, 20 query" in printed.replace("\n", " ")
     assert len(FeatureStore.open(tmp_path / "f.npz")) == 60
     assert "ends in .npz" in refused("import", "mat-features", parts, "--out", tmp_path / "f.csv")
+
+
+def test_training_takes_the_split_that_came_with_the_features(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    done("train", tmp_path / "f.npz", "--out", tmp_path / "run", *TINY)
+    split = Run.load(tmp_path / "run").split
+    assert split.query.tolist() == list(range(40, 60)) and len(split.train) == 36 and len(split.validation) == 4
+    done("evaluate", tmp_path / "run")
+    done("train", tmp_path / "f.npz", "--out", tmp_path / "other", "--split", tmp_path / "run", "--seed=7", *TINY)
+    done("evaluate", tmp_path / "run", "--against", tmp_path / "other")
+
+
+def test_training_takes_a_seed_of_the_field(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    done("train", tmp_path / "f.npz", "--out", tmp_path / "run", "--split=1814", *TINY)
+    run = Run.load(tmp_path / "run")
+    assert run.split.query.tolist() == np.random.RandomState(1814).permutation(60)[:15].tolist()
+    assert run.split.seed == 1814 and run.config.seed == 42
+    assert "a split is a number" in refused("train", tmp_path / "f.npz", "--out", tmp_path / "x", "--split=usual")

@@ -100,6 +100,8 @@ class EngineName(StrEnum):
     reference = "reference"
 
 
+MAX_ROWS = 20  # of a table on the terminal
+
 DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]
 FeaturesArgument = Annotated[Path, typer.Argument(help="A feature store folder, or an .npz with image, text, labels.")]
 OptionalFeatures = Annotated[
@@ -208,6 +210,46 @@ def import_(
             f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}",
             markup=False, soft_wrap=True,
         )  # fmt: skip
+
+
+@app.command()
+def check(
+    data: Annotated[Path, typer.Argument(help="A manifest, an .npz data set, or features.")],
+    split: Annotated[
+        str | None, typer.Option(help="As of train; that of the paper when omitted. Overlaps are shown, not refused.")
+    ] = None,
+    images: ImagesOption = None,
+    column: ColumnOption = None,
+    html: Annotated[Path | None, typer.Option(help="Also write all tables into this HTML page.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Also write which pictures look alike: a .csv for train --groups.")
+    ] = None,
+) -> None:
+    """Look for what spoils training or flatters its numbers.
+
+    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles.
+    """
+    from dataclasses import replace
+
+    from multibit.data.split_files import choose_roles
+    from multibit.report.check import check_dataset
+    from multibit.report.inventory import open_dataset
+
+    dataset = open_dataset(data, images=images, columns=_pairs(column, "--column"))
+    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
+    console = _stdout()
+    for table in found.tables:
+        more = len(table.rows) - MAX_ROWS
+        note = f"... and {more} more; --html shows all." if more > 0 else table.note
+        console.print(replace(table, rows=table.rows[:MAX_ROWS], note=note).rich())
+    for name, reason in found.unreadable[:MAX_ROWS]:
+        console.print(f"cannot be read: {name}: {reason}", markup=False)
+    if html is not None:
+        found.write_page(str(data), html)
+        console.print(f"Wrote {html}: open it in a browser", markup=False)
+    if groups is not None:
+        found.write_groups(groups)
+        console.print(f"Wrote {groups}: {len(found.groups):,} groups of pictures that look alike", markup=False)
 
 
 @app.command()

@@ -33,7 +33,20 @@ from multibit.hashing.train import TrainingState, build_model
 from multibit.runs import STATE_FILE, Training
 
 GOLDEN = Path(__file__).parent / "golden"
-VERBS = ("demo", "import", "features", "train", "encode", "evaluate", "index", "merge", "export", "search", "info")
+VERBS = (
+    "demo",
+    "import",
+    "check",
+    "features",
+    "train",
+    "encode",
+    "evaluate",
+    "index",
+    "merge",
+    "export",
+    "search",
+    "info",
+)
 COLOURS = {
     "rot": (200, 30, 30),
     "grün": (30, 180, 40),

@@ -124,3 +124,28 @@ def test_training_takes_a_seed_of_the_field(tmp_path, parts):
     assert run.split.query.tolist() == np.random.RandomState(1814).permutation(60)[:15].tolist()
     assert run.split.seed == 1814 and run.config.seed == 42
     assert "a split is a number" in refused("train", tmp_path / "f.npz", "--out", tmp_path / "x", "--split=usual")
+
+
+def test_a_check_is_printed_and_written(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    (pairs / "c.png").write_bytes(b"torn")
+    printed = done(
+        "check", tmp_path / "items.jsonl", "--html", tmp_path / "page.html", "--groups", tmp_path / "groups.csv"
+    )
+    assert f"cannot be read: c: {pairs / 'c.png'}: not a picture" in printed
+    assert "pictures of the same bytes" in printed and "items without a label" in printed
+    assert "pictures that look alike" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert (tmp_path / "groups.csv").read_text() == "id,group\na,0\nb,0\n"
+
+
+def test_features_are_checked_with_their_own_split(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    printed = done("check", tmp_path / "f.npz")
+    assert [line.split()[:2] for line in printed.splitlines() if line.split()[:1] == ["train"]] == [["train", "36"]]
+    assert "a split is a number" in refused("check", tmp_path / "f.npz", "--split=x")
+
+
+def test_an_npz_data_set_is_described(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.npz")
+    assert "data set" in done("info", tmp_path / "items.npz")
+    assert "labels of" not in done("check", tmp_path / "items.npz")

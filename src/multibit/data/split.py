@@ -180,7 +180,7 @@ def _draw_groups(groups: NDArray[Any], items: int, sizes: Sequence[int], seed: i
     found = np.diff(cuts).tolist()
     if any(rows < size for rows, size in zip(found, sizes, strict=True)):
         raise ConfigError(
-            f"groups: whole groups give {found} query, train, validation rows of {list(sizes)}; {len(first)} groups are "
-            "too few or too large."
+            f"groups: whole groups give {found} query, train, validation rows of {list(sizes)}; {len(first)} groups "
+            "are too few or too large."
         )
     return np.argsort(place, kind="stable"), cuts[1:]

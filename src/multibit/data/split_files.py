@@ -71,6 +71,21 @@ def choose_split(
     )
 
 
+def choose_roles(
+    ids: Sequence[str], given: str | None = None, *, source: Path | None = None, seed: int = 42
+) -> dict[str, NDArray[np.int64]]:
+    """Rows by role as `choose_split` takes them, but of a file even where they overlap, to look at.
+
+    None of a data set that is too small to split.
+    """
+    if given is not None and not given.isdecimal():
+        return read_roles(Path(given), ids)
+    if given is None and len(ids) < 5:
+        return {}
+    split = choose_split(ids, given, source=source, seed=seed)
+    return {role: getattr(split, role) for role in ROLES}
+
+
 def read_roles(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Rows of each role from what others wrote.
 

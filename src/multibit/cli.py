@@ -213,6 +213,50 @@ def import_(
 
 
 @app.command()
+def label(
+    data: Annotated[Path, typer.Argument(help="A manifest or an .npz data set.")],
+    out: Annotated[Path, typer.Option(help="As of import: .csv, .jsonl, .parquet, .npz or a folder.")],
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="File with the labels, one a line; frequent words of the texts when omitted.")
+    ] = None,
+    min_share: Annotated[float, typer.Option(help="Share of items that must have a word, to make it a label.")] = 0.002,
+    max_share: Annotated[float, typer.Option(help="Share of items that may have a word.")] = 0.5,
+    count: Annotated[int, typer.Option(min=1, help="Labels at most.")] = 100,
+    image_encoder: Annotated[
+        str | None, typer.Option(help="Look at the pictures instead: the picture side of a joint encoder.")
+    ] = None,
+    text_encoder: Annotated[str | None, typer.Option(help="Its text side.")] = None,
+    images: ImagesOption = None,
+    column: ColumnOption = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Make labels for data that has none, so that it can be trained on.
+
+    A label is a word or two-word phrase that an item's texts hold; with encoders, what they see in its picture.
+    """
+    from multibit.data.encoders import load_picture_encoder, load_text_encoder
+    from multibit.data.export import write_dataset
+    from multibit.data.labelling import label_from_texts, label_zero_shot
+    from multibit.report.inventory import open_dataset
+
+    dataset = open_dataset(data, images=images, columns=_pairs(column, "--column"))
+    names = _lines(vocabulary)
+    if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
+        raise ConfigError("to look at pictures, give --image-encoder, --text-encoder and --vocabulary together.")
+    if image_encoder and text_encoder and names is not None:
+        sides = load_picture_encoder(image_encoder, device.value), load_text_encoder(text_encoder, device.value)
+        labelled = label_zero_shot(dataset, names, *sides)
+    else:
+        labelled = label_from_texts(dataset, names, min_share=min_share, max_share=max_share, count=count)
+    write_dataset(labelled, out)
+    without = int((labelled.labels.sum(axis=1) == 0).sum())
+    _stdout().print(
+        f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+@app.command()
 def check(
     data: Annotated[Path, typer.Argument(help="A manifest, an .npz data set, or features.")],
     split: Annotated[

@@ -36,6 +36,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VERBS = (
     "demo",
     "import",
+    "label",
     "check",
     "features",
     "train",

@@ -9,15 +9,31 @@ from unittest import mock
 import numpy as np
 import pytest
 import scipy.io
-from PIL import Image
+from PIL import Image, ImageColor
 
 from conftest import plant
 from multibit import FeatureStore, Run
 from multibit.cli import Kind, main
+from multibit.data import encoders
+from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
 from multibit.data.sources import READERS
 
 TINY = ["--set=epochs=1", "--set=lengths=4,8", "--set=scales=2", "--set=hidden=8", "--set=dimension=4"]
+
+
+class Colours:
+    """A joint encoder: the mean colour of a picture, the colour that a text names."""
+
+    batch_size = 2
+    recipe = EncoderRecipe("colours", "", 3, "mean")
+
+    def prepare(self, picture):
+        return np.asarray(picture)
+
+    def encode(self, items):
+        values = [np.array(ImageColor.getrgb(i.split()[-1])) if isinstance(i, str) else i.mean((0, 1)) for i in items]
+        return np.array(values, np.float32)
 
 
 def cli(*arguments):
@@ -149,3 +165,27 @@ def test_an_npz_data_set_is_described(tmp_path, pairs):
     done("import", "pairs", pairs, "--out", tmp_path / "items.npz")
     assert "data set" in done("info", tmp_path / "items.npz")
     assert "labels of" not in done("check", tmp_path / "items.npz")
+
+
+def test_labels_are_made_from_texts(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    printed = done("label", tmp_path / "items.jsonl", "--max-share=1", "--out", tmp_path / "labelled.jsonl")
+    assert printed.endswith("labelled.jsonl: 3 items, 1 labels, 1 items without one\n")
+    data = read_manifest(tmp_path / "labelled.jsonl")
+    assert data.label_names == ("dog",) and data.images == read_manifest(tmp_path / "items.jsonl").images
+    (tmp_path / "names.txt").write_text("car\nblue dog\n")
+    done("label", tmp_path / "items.jsonl", "--vocabulary", tmp_path / "names.txt", "--out", tmp_path / "l.csv")
+    assert read_manifest(tmp_path / "l.csv").label_names == ("blue dog", "car")
+
+
+def test_labels_are_seen_by_a_joint_encoder(tmp_path, pairs, monkeypatch):
+    monkeypatch.setitem(encoders.PICTURE_ENCODERS, "colours", lambda _: Colours())
+    monkeypatch.setitem(encoders.TEXT_ENCODERS, "colours", lambda _: Colours())
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    (tmp_path / "names.txt").write_text("red\nblue\n")
+    both = ["--image-encoder=colours", "--text-encoder=colours"]
+    out = tmp_path / "l.csv"
+    done("label", tmp_path / "items.jsonl", "--vocabulary", tmp_path / "names.txt", *both, "--out", out)
+    assert [read_manifest(out).label_names_of(row) for row in range(3)] == [["red"], ["red"], ["blue"]]
+    assert "together" in refused("label", tmp_path / "items.jsonl", *both, "--out", out)
+    assert "no text holds any" in refused("label", tmp_path / "items.jsonl", "--min-share=0.5", "--out", out)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.data.features import read_npz
 from multibit.data.manifest import rows_of
 from multibit.data.sources.common import read_lines
-from multibit.data.sources.mat import MatFiles
+from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import Split
 from multibit.errors import ConfigError, DataError
 

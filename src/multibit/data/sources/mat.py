@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import note, read_lines
-from multibit.errors import DataError, MissingExtraError
+from multibit.data.sources.common import read_lines
+from multibit.data.sources.mat_files import MatFiles
+from multibit.errors import DataError
 
 PAIR_KEYS = {
     "image": ("index", "imgs", "FAll"),
@@ -38,68 +36,6 @@ PART_KEYS = {
 }
 EMPTY_CAPTION = "123456"
 """What the field's scripts wrote into caption.txt for an item without tags."""
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class MatFiles:
-    """One or several MATLAB files, of which single arrays are read when asked for.
-
-    Attributes:
-        source: the file or folder. shapes: what each file has, by key.
-        names: keys that people gave for our names.
-    """
-
-    source: Path
-    shapes: dict[Path, Shapes]
-    names: Mapping[str, str]
-
-    @classmethod
-    def open(cls, source: Path, names: Mapping[str, str], known: Sequence[str]) -> MatFiles:
-        """Look into a .mat file, or into all of a folder.
-
-        Raises:
-            DataError: nothing there, or unreadable. ... a mapping of something else than the `known` names.
-        """
-        unknown = sorted(set(names) - set(known))
-        if unknown:
-            raise DataError(f"--map: {', '.join(unknown)} is not needed here; the names are {', '.join(known)}.")
-        paths = sorted(source.glob("*.mat")) if source.is_dir() else [source]
-        if not paths:
-            raise DataError(f"{source}: no .mat file in it.")
-        return cls(source, {path: _shapes(path) for path in paths}, names)
-
-    def has(self, name: str, aliases: Sequence[str]) -> bool:
-        """Whether any of its keys is there."""
-        return self._find(name, aliases) is not None
-
-    def read(self, name: str, aliases: Sequence[str]) -> Any:
-        """The array that goes by one of these keys.
-
-        Raises:
-            DataError: none is there; says what is.
-        """
-        found = self._find(name, aliases)
-        if found is None:
-            wanted = self.names.get(name) or " or ".join(aliases)
-            raise DataError(f"{self.source}: no {wanted}; found {self}. Name it with --map {name}=KEY.")
-        return _read(*found)
-
-    def _find(self, name: str, aliases: Sequence[str]) -> tuple[Path, str] | None:
-        keys = (self.names[name],) if name in self.names else aliases
-        places = [(path, key) for key in keys for path, shapes in self.shapes.items() if key in shapes]
-        if len(places) > 1:
-            others = ", ".join(f"{key} of {path.name}" for path, key in places[1:])
-            note(f"{self.source}: {name} is read from {places[0][1]} of {places[0][0].name}, not from {others}.")
-        return places[0] if places else None
-
-    def __str__(self) -> str:
-        found = [
-            f"{path.name}: " + ", ".join(f"{key} {shape}" for key, shape in shapes.items())
-            for path, shapes in self.shapes.items()
-        ]
-        return "; ".join(found)
 
 
 def read_mat(
@@ -300,68 +236,3 @@ def _ids(images: Sequence[Path | None]) -> tuple[str, ...]:
     paths = [str(row) if image is None else image.as_posix() for row, image in enumerate(images)]
     stems = tuple(PurePosixPath(path).stem for path in paths)
     return stems if len(set(stems)) == len(stems) else tuple(paths)
-
-
-def _is_hdf5(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(20)
-    return head.startswith((b"\x89HDF", b"MATLAB 7.3"))
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn whatever the parsers raise into one sentence."""
-    try:
-        yield
-    except (DataError, MissingExtraError):
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
-    except Exception as error:  # scipy and h5py let the errors of zlib and of their own parsers through
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path}: not a readable MATLAB file, neither v5 nor v7.3 ({first}).") from None
-
-
-def _shapes(path: Path) -> Shapes:
-    with _reading(path):
-        if _is_hdf5(path):
-            with _h5py().File(path, "r") as file:
-                return {
-                    key: tuple(reversed(item.shape)) if "MATLAB_class" in item.attrs else item.shape
-                    for key, item in file.items()
-                    if hasattr(item, "shape")
-                }
-        return {name: tuple(map(int, shape)) for name, shape, _ in scipy.io.whosmat(path, appendmat=False)}
-
-
-def _read(path: Path, key: str) -> Any:
-    with _reading(path):
-        if _is_hdf5(path):
-            with _h5py().File(path, "r") as file:
-                return _value(file[key], lambda reference: file[reference])
-        return scipy.io.loadmat(path, appendmat=False, variable_names=[key])[key]
-
-
-def _value(item: Any, follow: Callable[[Any], Any]) -> Any:
-    """What MATLAB had: it stores arrays transposed, characters as numbers, cells as references."""
-    kind = np.bytes_(item.attrs.get("MATLAB_class", b"")).decode()
-    if item.attrs.get("MATLAB_empty"):
-        return np.empty((0, 0), "U1" if kind == "char" else object if kind == "cell" else float)
-    array = item[()]
-    if kind == "char":
-        rows = np.atleast_2d(array).T.astype(np.uint16)
-        return np.array([row.tobytes().decode("utf-16-le", "replace") for row in rows])
-    if isinstance(array, np.ndarray) and array.dtype == object and kind == "cell":
-        cells = np.empty(array.shape, object)
-        for place, reference in np.ndenumerate(array):
-            cells[place] = _value(follow(reference), follow)
-        return cells.T
-    return array.T if kind and isinstance(array, np.ndarray) else array
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", extra="mat", need="a MATLAB v7.3 file") from None
-    return h5py

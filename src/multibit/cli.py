@@ -182,9 +182,10 @@ def import_(
     """
     import warnings
 
-    from multibit.data.export import write_arrays_npz, write_dataset
+    from multibit.data.export import check_target, write_arrays_npz, write_dataset
     from multibit.data.sources import UNPACKED, DataNote, read
 
+    check_target(out, features=kind is Kind["mat-features"])
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
     options = {
@@ -235,10 +236,11 @@ def label(
     A label is a word or two-word phrase that an item's texts hold; with encoders, what they see in its picture.
     """
     from multibit.data.encoders import load_picture_encoder, load_text_encoder
-    from multibit.data.export import write_dataset
+    from multibit.data.export import check_target, write_dataset
     from multibit.data.labelling import label_from_texts, label_zero_shot
     from multibit.report.inventory import open_dataset
 
+    check_target(out)
     dataset = open_dataset(data, images=images, columns=_pairs(column, "--column"))
     names = _lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
@@ -378,6 +380,10 @@ def train(
     run = Run.create(out, store, chosen, resolved, device=device.value)
     selection = run.record["selection"]
     console = _stdout()
+    sizes_of = ", ".join(
+        f"{len(getattr(chosen, role)):,} {role}" for role in ("train", "validation", "query", "database")
+    )
+    console.print(f"Split ({'given' if chosen.seed is None else f'seed {chosen.seed}'}): {sizes_of}")
     console.print(f"Wrote {out}: {run.model.bits}-bit code, best epoch {selection['epoch']} ({selection['rule']})")
 
 

@@ -113,7 +113,7 @@ def test_a_mat_trio_is_made_and_read_with_other_names(tmp_path):
 
 def test_an_option_of_another_kind_is_refused(tmp_path, pairs):
     sentence = refused("import", "pairs", pairs, "--root", "a=b", "--out", tmp_path / "items.csv")
-    assert "pairs takes no root" in sentence
+    assert "pairs takes no --root" in sentence
 
 
 def test_features_become_a_feature_file(tmp_path, parts):
@@ -125,7 +125,8 @@ def test_features_become_a_feature_file(tmp_path, parts):
 
 def test_training_takes_the_split_that_came_with_the_features(tmp_path, parts):
     done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
-    done("train", tmp_path / "f.npz", "--out", tmp_path / "run", *TINY)
+    printed = done("train", tmp_path / "f.npz", "--out", tmp_path / "run", *TINY)
+    assert "Split (given): 36 train, 4 validation, 20 query, 40 database\n" in printed
     split = Run.load(tmp_path / "run").split
     assert split.query.tolist() == list(range(40, 60)) and len(split.train) == 36 and len(split.validation) == 4
     done("evaluate", tmp_path / "run")
@@ -189,3 +190,30 @@ def test_labels_are_seen_by_a_joint_encoder(tmp_path, pairs, monkeypatch):
     assert [read_manifest(out).label_names_of(row) for row in range(3)] == [["red"], ["red"], ["blue"]]
     assert "together" in refused("label", tmp_path / "items.jsonl", *both, "--out", out)
     assert "no text holds any" in refused("label", tmp_path / "items.jsonl", "--min-share=0.5", "--out", out)
+
+
+@pytest.mark.parametrize("kind", sorted(READERS))
+@pytest.mark.parametrize("state", ["absent", "empty folder", "empty file", "junk", "folder of junk"])
+def test_whatever_a_source_is_a_sentence_answers(tmp_path, kind, state):
+    source = tmp_path / "source.npz" if kind == "npz" else tmp_path / "source.csv"
+    if state == "empty folder":
+        source.mkdir()
+    elif state == "folder of junk":
+        for name in ("index.mat", "0.tar", "AllLabels/Labels_a.txt", "Imagelist.txt", "All_Tags.txt", "animals.txt",
+                     "meta/tags/tags1.txt", "annotations/instances_val2017.json", "annotations_complete_eng/a.eng",
+                     "iaprtc12_dictionary.txt", "iaprtc12_train_list.txt", "iaprtc12_train_annot.hvecs", "state.json",
+                     "dataset_info.json"):  # fmt: skip
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(b"\xff\x00junk {[\n\n,")
+    elif state != "absent":
+        source.write_bytes(b"" if state == "empty file" else b"\xff\x00junk {[\n\n,")
+    sentence = refused("import", kind, source, "--out", tmp_path / "out.npz")
+    assert str(source) in sentence
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("verb", [("import", "pairs"), ("label",)])
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(tmp_path, verb):
+    (tmp_path / "there").mkdir()
+    assert "must end in .csv, .jsonl" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "x.xlsx")
+    assert "exists already" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "there")

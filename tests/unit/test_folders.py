@@ -211,5 +211,9 @@ def test_another_folder_is_refused_and_a_missing_library_named(tmp_path, monkeyp
 def test_a_kind_takes_its_own_options_only(tmp_path):
     with pytest.raises(ConfigError, match="kind 'flickr' is unknown; there are manifest, npz, mat"):
         read("flickr", tmp_path)
-    with pytest.raises(ConfigError, match="coco takes no root; it takes images"):
+    with pytest.raises(ConfigError, match="coco takes no --root; it takes --images"):
         read("coco", tmp_path, root={"a": "b"}, names=None)
+    with pytest.raises(ConfigError, match="pairs takes no --label-names, --map; it takes no option"):
+        read("pairs", tmp_path, label_names=["a"], names={"a": "b"})
+    with pytest.raises(ConfigError, match="webdataset needs --images"):
+        read("webdataset", tmp_path)

@@ -18,6 +18,21 @@ from multibit.files import replacing
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 
 
+def check_target(path: Path, *, features: bool = False) -> None:
+    """Refuse a target before the work, not after it.
+
+    Raises:
+        DataError: `write_dataset`, or `write_arrays_npz` for features, could not write there.
+    """
+    suffix = path.suffix.lower()
+    if features and suffix != ".npz":
+        raise DataError(f"{path}: features are written to a file that ends in .npz.")
+    if suffix not in (*SUFFIXES, ".npz", ""):
+        raise DataError(f"{path}: must end in {', '.join(SUFFIXES)} or .npz, or name a folder for the .mat trio.")
+    if not suffix and path.exists():
+        raise DataError(f"{path}: exists already. Choose another folder or delete it first.")
+
+
 def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
     """Write a data set, the kind of file by its ending: .csv, .jsonl, .parquet, .npz, or a folder for the `.mat` trio.
 
@@ -25,20 +40,18 @@ def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
         DataError: another ending, or a folder that exists.
     """
     path = Path(path)
-    if path.suffix.lower() in SUFFIXES:
-        write_manifest(dataset, path)
-    elif path.suffix.lower() == ".npz":
+    check_target(path)
+    if path.suffix.lower() == ".npz":
         write_arrays_npz(_arrays(dataset), path)
-    elif not path.suffix:
-        write_mat_trio(dataset, path)
+    elif path.suffix:
+        write_manifest(dataset, path)
     else:
-        raise DataError(f"{path}: must end in {', '.join(SUFFIXES)} or .npz, or name a folder for the .mat trio.")
+        write_mat_trio(dataset, path)
 
 
 def write_arrays_npz(arrays: dict[str, NDArray[Any]], path: Path) -> None:
     """Write arrays to one `.npz` file in one step."""
-    if path.suffix.lower() != ".npz":
-        raise DataError(f"{path}: features are written to a file that ends in .npz.")
+    check_target(path, features=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -48,12 +61,7 @@ def write_mat_trio(dataset: PairedDataset, folder: Path) -> None:
 
     Keys: `index` (N,) padded paths, `caption` (1, N) cells of padded texts, `category` (N, C); and `ids`,
     `label_names`.
-
-    Raises:
-        DataError: the folder exists.
     """
-    if folder.exists():
-        raise DataError(f"{folder}: exists already. Choose another folder or delete it first.")
     paths = [" " if image is None else str(image.absolute()) for image in dataset.images]  # "" would lose its row
     captions = np.empty((1, len(dataset)), object)
     for row, texts in enumerate(dataset.texts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,19 @@ def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[
         kind: one of `READERS`. source: file or folder. options: of that kind's reader, None for its default.
 
     Raises:
-        ConfigError: unknown kind, or an option that it does not take. DataError: as the reader.
+        ConfigError: unknown kind, or an option that it does not take or needs. DataError: as the reader.
     """
     if kind not in READERS:
         raise ConfigError(f"kind {kind!r} is unknown; there are {', '.join(READERS)}.")
     given = {name: value for name, value in options.items() if value is not None}
-    taken = list(inspect.signature(READERS[kind]).parameters)[1:]
+    taken = dict(list(inspect.signature(READERS[kind]).parameters.items())[1:])
     if extra := sorted(set(given) - set(taken)):
-        raise ConfigError(f"{kind} takes no {', '.join(extra)}; it takes {', '.join(taken) or 'no option'}.")
+        raise ConfigError(f"{kind} takes no {_spelled(extra)}; it takes {_spelled(taken) or 'no option'}.")
+    if missing := [name for name, each in taken.items() if each.default is each.empty and name not in given]:
+        raise ConfigError(f"{kind} needs {_spelled(missing)}.")
     return READERS[kind](source, **given)
+
+
+def _spelled(names: Iterable[str]) -> str:
+    """Options as the command line has them."""
+    return ", ".join("--map" if name in ("names", "columns") else f"--{name.replace('_', '-')}" for name in names)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
-    from multibit.data import FeatureStore, Split
+    from multibit.data import FeatureStore
     from multibit.evaluation import Evaluation
     from multibit.runs import Run
     from multibit.search import Hit, Index
@@ -67,6 +67,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+Kind = StrEnum(
+    "Kind",
+    "manifest npz mat mat-features mirflickr coco nuswide iapr folders pairs webdataset huggingface",
+)
+"""Kinds of sources of data, as `multibit.data.sources.READERS` has them."""
+
+
 class Modality(StrEnum):
     """The two sides of a pair."""
 
@@ -96,6 +103,8 @@ class EngineName(StrEnum):
     faiss = "faiss"
     reference = "reference"
 
+
+MAX_ROWS = 20  # of a table on the terminal
 
 DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]
 FeaturesArgument = Annotated[Path, typer.Argument(help="A feature store folder, or an .npz with image, text, labels.")]
@@ -152,6 +161,148 @@ def demo(
     run_demo(out, _config(None, None, settings, seed), _stdout(), device=device.value)
 
 
+@app.command("import")
+def import_(
+    kind: Annotated[Kind, typer.Argument(help="What the source is, see above.")],
+    source: Annotated[Path, typer.Argument(help="File or folder.")],
+    out: Annotated[
+        Path, typer.Option(help=".csv, .jsonl, .parquet or .npz; a folder for the .mat trio. Features: .npz.")
+    ],
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures; of tar shards: where they go, OUT-images by default.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--map", help="OURS=THEIRS key or column, e.g. --map labels=category.")
+    ] = None,
+    root: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW beginning of the picture paths in .mat files; may be repeated.")
+    ] = None,
+    label_names: LabelNamesOption = None,
+) -> None:
+    """Read data as people have it into a manifest, or into any other file of data.
+
+    Kinds: manifest; npz, as this verb writes it; mat: index, caption, label; mat-features: I_tr, T_tr, L_tr, ... or
+    XAll, YAll, LAll; mirflickr, coco, nuswide, iapr: as their authors give them; folders: one for each label; pairs:
+    a.jpg with a.txt; webdataset: tar shards; huggingface: saved to disk.
+    """
+    import warnings
+
+    from multibit.data.export import check_target, write_arrays_npz, write_dataset
+    from multibit.data.sources import UNPACKED, DataNote, read
+
+    check_target(out, features=kind is Kind["mat-features"])
+    if kind.value in UNPACKED:
+        images = images or out.with_name(f"{out.stem}-images")
+    options = {
+        "images": images,
+        "columns" if kind is Kind.manifest else "names": _pairs(names, "--map") or None,
+        "root": _pairs(root, "--root") or None,
+        "label_names": _lines(label_names),
+    }
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", DataNote)
+        data = read(kind.value, source, **options)
+    console = _stdout()
+    for each in notes:
+        console.print(f"Note: {each.message}", markup=False, soft_wrap=True)
+    if isinstance(data, dict):
+        write_arrays_npz(data, out)
+        what = ", ".join(f"{name} {data[name].shape}" for name in ("image", "text", "labels"))
+        split = f"; its split: {len(data['train']):,} train, {len(data['query']):,} query" if "train" in data else ""
+        console.print(f"Wrote {out}: {what}{split}", markup=False, soft_wrap=True)
+    else:
+        write_dataset(data, out)
+        console.print(
+            f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+@app.command()
+def label(
+    data: Annotated[Path, typer.Argument(help="A manifest or an .npz data set.")],
+    out: Annotated[Path, typer.Option(help="As of import: .csv, .jsonl, .parquet, .npz or a folder.")],
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="File with the labels, one a line; frequent words of the texts when omitted.")
+    ] = None,
+    min_share: Annotated[float, typer.Option(help="Share of items that must have a word, to make it a label.")] = 0.002,
+    max_share: Annotated[float, typer.Option(help="Share of items that may have a word.")] = 0.5,
+    count: Annotated[int, typer.Option(min=1, help="Labels at most.")] = 100,
+    image_encoder: Annotated[
+        str | None, typer.Option(help="Look at the pictures instead: the picture side of a joint encoder.")
+    ] = None,
+    text_encoder: Annotated[str | None, typer.Option(help="Its text side.")] = None,
+    images: ImagesOption = None,
+    column: ColumnOption = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Make labels for data that has none, so that it can be trained on.
+
+    A label is a word or two-word phrase that an item's texts hold; with encoders, what they see in its picture.
+    """
+    from multibit.data.encoders import load_picture_encoder, load_text_encoder
+    from multibit.data.export import check_target, write_dataset
+    from multibit.data.labelling import label_from_texts, label_zero_shot
+    from multibit.report.inventory import open_dataset
+
+    check_target(out)
+    dataset = open_dataset(data, images=images, columns=_pairs(column, "--column"))
+    names = _lines(vocabulary)
+    if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
+        raise ConfigError("to look at pictures, give --image-encoder, --text-encoder and --vocabulary together.")
+    if image_encoder and text_encoder and names is not None:
+        sides = load_picture_encoder(image_encoder, device.value), load_text_encoder(text_encoder, device.value)
+        labelled = label_zero_shot(dataset, names, *sides)
+    else:
+        labelled = label_from_texts(dataset, names, min_share=min_share, max_share=max_share, count=count)
+    write_dataset(labelled, out)
+    without = int((labelled.labels.sum(axis=1) == 0).sum())
+    _stdout().print(
+        f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+@app.command()
+def check(
+    data: Annotated[Path, typer.Argument(help="A manifest, an .npz data set, or features.")],
+    split: Annotated[
+        str | None, typer.Option(help="As of train; that of the paper when omitted. Overlaps are shown, not refused.")
+    ] = None,
+    images: ImagesOption = None,
+    column: ColumnOption = None,
+    html: Annotated[Path | None, typer.Option(help="Also write all tables into this HTML page.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Also write which pictures look alike: a .csv for train --groups.")
+    ] = None,
+) -> None:
+    """Look for what spoils training or flatters its numbers.
+
+    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles.
+    """
+    from dataclasses import replace
+
+    from multibit.data.split_files import choose_roles
+    from multibit.report.check import check_dataset
+    from multibit.report.inventory import open_dataset
+
+    dataset = open_dataset(data, images=images, columns=_pairs(column, "--column"))
+    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
+    console = _stdout()
+    for table in found.tables:
+        more = len(table.rows) - MAX_ROWS
+        note = f"... and {more} more; --html shows all." if more > 0 else table.note
+        console.print(replace(table, rows=table.rows[:MAX_ROWS], note=note).rich())
+    for name, reason in found.unreadable[:MAX_ROWS]:
+        console.print(f"cannot be read: {name}: {reason}", markup=False)
+    if html is not None:
+        found.write_page(str(data), html)
+        console.print(f"Wrote {html}: open it in a browser", markup=False)
+    if groups is not None:
+        found.write_groups(groups)
+        console.print(f"Wrote {groups}: {len(found.groups):,} groups of pictures that look alike", markup=False)
+
+
 @app.command()
 def features(
     data: DataArgument,
@@ -200,6 +351,16 @@ def train(
     query: Annotated[int | None, typer.Option(help="Items that ask; 25 % up to 5,000 when omitted.")] = None,
     training: Annotated[int | None, typer.Option(help="Items to train on; 45 % up to 9,000 when omitted.")] = None,
     validation: Annotated[int | None, typer.Option(help="Items that select the epoch; 5 % up to 1,000.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="A seed (the field: 1814, 3407, 1), or rows or ids of each role: .npz, .mat, .json, .txt folder, run. "
+            "The features' own split or the paper's rule when omitted."
+        ),
+    ] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Manifest with id and group: no group is on both sides of the split.")
+    ] = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Train one model whose code is good at every length.
@@ -208,6 +369,7 @@ def train(
     Run the same command again: it goes on where it was.
     """
     from multibit.data import FeatureStore
+    from multibit.data.split_files import choose_split
     from multibit.hashing.variants import find_variant
     from multibit.runs import Run
 
@@ -215,12 +377,20 @@ def train(
     resolved = _config(preset, config, settings, seed, chosen.settings)
     store = FeatureStore.open(features)
     store.require_finite()  # also where training does not look: the run could not be evaluated
-    sizes = {"query": query, "train": training, "validation": validation}
-    split = _split(len(store), sizes, resolved.seed)
+    rows = choose_split(
+        store.dataset.ids,
+        split,
+        source=store.source,
+        sizes={"query": query, "training": training, "validation": validation},
+        groups=groups,
+        seed=resolved.seed,
+    )
+    console = _stdout()
+    console.print(f"Split {rows.describe()}")
     for name, each in chosen.models(resolved).items():
-        run = Run.create(out / name, store, split, each, device=device.value)
+        run = Run.create(out / name, store, rows, each, device=device.value)
         epoch, rule = run.record["selection"]["epoch"], run.record["selection"]["rule"]
-        _stdout().print(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {epoch} ({rule})")
+        console.print(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {epoch} ({rule})")
 
 
 @app.command()
@@ -563,18 +733,6 @@ def _sample_features(out: Path) -> Path:
 
     sample_features(out / "features", _stdout())
     return out / "features"
-
-
-def _split(items: int, sizes: dict[str, int | None], seed: int) -> Split:
-    from multibit.data import Split
-
-    given = {role: size for role, size in sizes.items() if size is not None}
-    if not given:
-        return Split.usual(items, seed)
-    if len(given) < len(sizes):
-        missing = ", ".join(f"--{role}" for role in sizes if role not in given).replace("--train", "--training")
-        raise ConfigError(f"give all of --query, --training, --validation or none; missing {missing}.")
-    return Split.draw(items, **given, seed=seed)
 
 
 def _pairs(values: list[str] | None, option: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,38 @@ class PairedDataset:
         _require_text(self.ids, self.label_names, *self.texts)
         _require_unique("id", self.ids)
         _require_unique("label name", self.label_names)
+
+    @classmethod
+    def of_items(
+        cls,
+        items: Iterable[tuple[str, Path | None, Sequence[str], Iterable[str]]],
+        label_names: Sequence[str] | None = None,
+    ) -> PairedDataset:
+        """Build from items one by one: id, picture, texts, label names.
+
+        Args:
+            items: an item without a text gets an empty one.
+            label_names: the label columns; all that occur in alphabetical order when None.
+
+        Raises:
+            DataError: as the class, or a label that is not among `label_names`.
+
+        Example:
+            >>> PairedDataset.of_items([("a", None, ["a cat"], ["cat"]), ("b", None, [], ["dog", "cat"])]).labels
+            array([[1, 0],
+                   [1, 1]], dtype=uint8)
+        """
+        listed = [(name, image, tuple(texts) or ("",), tuple(labels)) for name, image, texts, labels in items]
+        names = tuple(sorted({label for item in listed for label in item[3]}) if label_names is None else label_names)
+        column = {name: i for i, name in enumerate(names)}
+        multi_hot = np.zeros((len(listed), len(names)), np.uint8)
+        for row, (key, _, _, labels) in enumerate(listed):
+            for label in labels:
+                if label not in column:
+                    raise DataError(f"item {key}: the label {label!r} is unknown; {len(column)} labels are known.")
+                multi_hot[row, column[label]] = 1
+        ids, images, texts = tuple(zip(*(item[:3] for item in listed), strict=True)) or ((), (), ())
+        return cls(ids, images, texts, multi_hot, names)
 
     def __len__(self) -> int:
         return len(self.ids)

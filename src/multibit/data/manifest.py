@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError
+from multibit.files import replacing
 
 FIELDS = ("id", "image", "text", "texts", "labels")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -54,7 +56,7 @@ def read_manifest(
     pictures: list[Path | None] = []
     texts: list[tuple[str, ...]] = []
     labels: list[tuple[str, ...]] = []
-    for number, row in _rows(path):
+    for number, row in rows_of(path):
         where = f"{path}, row {number}"
         fields = {name: _cell(row, names, name, where) for name in ("id", "image", "labels")}
         numbers.append(number)
@@ -75,7 +77,51 @@ def read_manifest(
         raise DataError(f"{path}: {error}") from None
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
+    """Write a manifest that `read_manifest` reads back, the kind of file by its ending, in one step.
+
+    Pictures below the manifest's folder are named relative to it. A label that no item has is not written.
+
+    Raises:
+        DataError: another ending.
+    """
+    path = Path(path)
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise DataError(f"{path}: a manifest must end in {', '.join(SUFFIXES)}.")
+    rows = [
+        {
+            "id": name,
+            "image": _relative(image, path.parent),
+            "texts": list(texts),
+            "labels": dataset.label_names_of(row),
+        }
+        for row, (name, image, texts) in enumerate(zip(dataset.ids, dataset.images, dataset.texts, strict=True))
+    ]
+    with replacing(path) as temporary:
+        if kind == ".parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
+        elif kind == ".jsonl":
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text("".join(lines), encoding="utf-8")
+        else:
+            out = io.StringIO(newline="")
+            writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                several = {name: json.dumps(row[name], ensure_ascii=False) for name in ("texts", "labels")}
+                writer.writerow({**row, **several})
+            temporary.write_text(out.getvalue(), encoding="utf-8", newline="")
+
+
+def _relative(image: Path | None, folder: Path) -> str:
+    if image is None:
+        return ""
+    absolute, base = image.absolute(), folder.absolute()
+    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else str(absolute)
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows with their number as an editor shows it: the line of a text file, from 1 in Parquet."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: a manifest must end in {', '.join(SUFFIXES)}.")

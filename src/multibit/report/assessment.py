@@ -263,8 +263,7 @@ def _facts(run: Run) -> dict[str, str]:
         "bits of the scales": f"{', '.join(map(str, run.model.blocks))}, local to long range",
         "settings": ", ".join(f"{name} {value}" for name, value in run.config.to_dict().items()),
         "selected epoch": f"{run.record['selection']['epoch']} ({run.record['selection']['rule']})",
-        "split": f"seed {run.split.seed}: {len(run.split.train):,} train, {len(run.split.validation):,} validation, "
-        f"{len(run.split.query):,} query, {len(run.split.database):,} database",
+        "split": run.split.describe(),
         "picture features": f"{run.recipe.image.name}, {run.model.image_dim}-d",
         "text features": f"{run.recipe.text.name}, {run.model.text_dim}-d",
         "model": str(run.record["model"]),

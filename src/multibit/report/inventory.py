@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multibit.codes import Codes
 from multibit.data import FeatureStore, PairedDataset
+from multibit.data.export import read_dataset_npz
 from multibit.data.features import read_npz
 from multibit.data.manifest import SUFFIXES, read_manifest
 from multibit.errors import DataError
@@ -35,10 +39,27 @@ def describe(path: Path) -> dict[str, str]:
     if path.suffix == ".npz":
         return _npz(path)
     if path.suffix.lower() in SUFFIXES:
-        return {"what": "data set", **_dataset(read_manifest(path))}
+        return {"what": "data set", **_dataset(open_dataset(path))}
     raise DataError(
         f"{path}: not a data set ({', '.join(SUFFIXES)}), feature store, run folder, index (.mbx) or .npz file."
     )
+
+
+def open_dataset(path: Path, *, images: Path | None = None, columns: Mapping[str, str] | None = None) -> PairedDataset:
+    """The items of a manifest, of an `.npz` data set, or of features.
+
+    Raises:
+        DataError, FormatError: as the readers; `images` and `columns` are for manifests only.
+    """
+    if (path / "store.json").exists():
+        return FeatureStore.open(path).dataset
+    if path.suffix == ".npz":
+        return read_dataset_npz(path) if _is_dataset(read_npz(path)) else FeatureStore.open(path).dataset
+    return read_manifest(path, images=images, columns=columns)
+
+
+def _is_dataset(arrays: Mapping[str, NDArray[Any]]) -> bool:
+    return "image" not in arrays and {"ids", "labels", "text_offsets"} <= set(arrays)
 
 
 def _dataset(data: PairedDataset) -> dict[str, str]:
@@ -104,6 +125,8 @@ def _index(index: Index) -> dict[str, str]:
 
 def _npz(path: Path) -> dict[str, str]:
     arrays = read_npz(path)
+    if _is_dataset(arrays):
+        return {"what": "data set", **_dataset(read_dataset_npz(path))}
     if "labels" in arrays or not {"image", "text", "bits", "model"} <= set(arrays):
         return _features(FeatureStore.open(path))
     codes = Codes.from_bytes(arrays["image"], int(arrays["bits"]))

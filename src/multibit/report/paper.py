@@ -21,11 +21,10 @@ from scipy.stats import kendalltau
 
 from multibit.codes import Codes, hamming_distances
 from multibit.codes.distance import nearest
-from multibit.config import PRESETS
 from multibit.errors import ConfigError
 from multibit.evaluation.agreement import Quantization, quantization, rank_displacement, ranking_agreement
 from multibit.evaluation.comparison import compare_queries
-from multibit.evaluation.metrics import average_precision, mean_defined
+from multibit.evaluation.metrics import average_precision
 from multibit.evaluation.protocol import DIRECTIONS
 from multibit.evaluation.resolution import ideal_gains, kendall_tau, ndcg
 from multibit.evaluation.strata import no_shared_label
@@ -176,6 +175,17 @@ def find_entry(name: str) -> Entry:
 # ---- cells ----------------------------------------------------------------------------------------------------------
 
 
+def mean_of(values: FloatArray) -> float:
+    """Mean over the queries for which a value is defined; NaN where there is none.
+
+    Example:
+        >>> mean_of(np.array([0.5, np.nan, 1.0]))
+        0.75
+    """
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
+
+
 def _main_comparison(r: Reproduction, seed: int) -> Cells:
     found = r.evaluation("full", seed)
     return {(ARROWS[d], str(b)): 100 * found.mean("mAP", d, b) for d in DIRECTIONS for b in found.lengths}
@@ -240,7 +250,7 @@ def _ndcg_of_teachers(r: Reproduction, teachers: Mapping[str, RelationTeacher]) 
         for teacher, ranked in rows.items():
             gains = [graded.scores(asked[q : q + 1], database[ranked[q]])[0] for q in range(len(asked))]
             values = [ndcg(got, best) for got, best in zip(gains, ideal, strict=True)]
-            cells[teacher, name] = mean_defined(np.array(values))
+            cells[teacher, name] = mean_of(np.array(values))
     return cells
 
 
@@ -291,7 +301,7 @@ def _resolution_strata(r: Reproduction, seed: int) -> Cells:
     ]  # fmt: skip
     for strata in zip(*found, strict=True):
         name = strata[0].name
-        cells[name, "NDCG@100"] = float(np.mean([mean_defined(each.values) for each in strata]))
+        cells[name, "NDCG@100"] = float(np.mean([mean_of(each.values) for each in strata]))
         cells[name, "pairs"] = float(strata[0].pairs)
     return cells
 
@@ -356,7 +366,7 @@ def _quadrature_fidelity(r: Reproduction, seed: int) -> Cells:
         got = np.round(rule.scores(asked, r.subject.labels[rows]), 10)
         taus = [kendalltau(a, b).statistic for a, b in zip(wanted, got, strict=True)]
         cells[f"M = {scales}", "error %"] = 100 * exact.quadrature_error(scales)
-        cells[f"M = {scales}", "tau-b"] = mean_defined(np.array(taus))
+        cells[f"M = {scales}", "tau-b"] = mean_of(np.array(taus))
     return cells
 
 
@@ -367,7 +377,7 @@ def _sensitivity(r: Reproduction, seed: int) -> Cells:
             run = r.run("full", seed, alpha=alpha, eta=eta)
             query, database = r.codes(run, "validation"), r.codes(run, "train")
             values = [
-                mean_defined(average_precision(query.codes(a), database.codes(b), query.labels, database.labels, bits))
+                mean_of(average_precision(query.codes(a), database.codes(b), query.labels, database.labels, bits))
                 for a, b in DIRECTIONS.values()
             ]
             cells[f"eta {eta:.2f}", f"alpha {alpha}"] = 100 * float(np.mean(values))
@@ -528,12 +538,11 @@ def _data_split(r: Reproduction, seed: int) -> Cells:
 
 
 def _parameters(r: Reproduction, seed: int) -> Cells:
-    c = PRESETS[r.subject.column or "default"]
     names = (
         "epsilon", "alpha", "eta", "scales", "dimension", "teacher_temperature", "student_temperature", "scale_weight",
         "learning_rate", "batch_size", "epochs",
     )  # fmt: skip
-    return {(name, "value"): float(getattr(c, name)) for name in names}
+    return {(name, "value"): float(getattr(r.config, name)) for name in names}
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""MS-COCO as its authors give it: instances and captions in JSON, 2014 or 2017."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from multibit.data.dataset import PairedDataset
+from multibit.data.sources.common import compare, locate, note
+from multibit.errors import DataError
+
+
+def read_coco(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:
+    """Read the 122,218 pictures that have at least one object, with their captions and 80 labels.
+
+    Training pictures first, then validation; ids ascend in each. An id is the picture's number, the same in both
+    editions.
+
+    Args:
+        source: folder with `annotations/instances_train2017.json`, `captions_train2017.json`, the same of val2017, and
+            `train2017/`, `val2017/`; or all of 2014. The newer edition is read where both are there.
+        images: folder that holds `train2017/` and `val2017/`; `source` when None.
+
+    Raises:
+        DataError: a file is missing, or is not what its name says.
+    """
+    root = Path(source)
+    folder = locate(root, "instances_*20*.json", "annotations").parent
+    years = sorted({path.stem[-4:] for path in folder.glob("instances_*20*.json")})
+    if len(years) > 1:
+        note(f"{folder}: has the editions {' and '.join(years)}; {years[-1]} is read.")
+    items = []
+    for part in ("train", "val"):
+        name = part + years[-1]
+        if (folder / f"instances_{name}.json").exists():
+            items += _items(folder, name, (folder.parent if images is None else Path(images)) / name)
+        else:
+            note(f"{folder}: no instances_{name}.json, so {part} pictures are left out.")
+    return compare(PairedDataset.of_items(items), "MS-COCO", pairs=122_218, labels=80)
+
+
+def _items(folder: Path, name: str, pictures: Path) -> list[tuple[str, Path, list[str], set[str]]]:
+    """Items of one part."""
+    instances = _load(folder / f"instances_{name}.json", ("images", "annotations", "categories"))
+    written = _load(folder / f"captions_{name}.json", ("annotations",))
+    try:
+        names = {category["id"]: category["name"] for category in instances["categories"]}
+        labels, captions = defaultdict(set), defaultdict(list)
+        for annotation in instances["annotations"]:
+            labels[annotation["image_id"]].add(names[annotation["category_id"]])
+        for annotation in sorted(written["annotations"], key=lambda annotation: annotation["id"]):
+            captions[annotation["image_id"]].append(" ".join(annotation["caption"].split()))
+        files = {image["id"]: image["file_name"] for image in instances["images"]}
+        return [(str(number), pictures / files[number], captions[number], labels[number]) for number in sorted(labels)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder}: instances and captions of {name} do not fit together or lack {error}.") from None
+
+
+def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error}).") from None
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise DataError(f"{path}: no {', '.join(missing)}; this is not the file that its name says.")
+    return dict(content)

@@ -1,0 +1,219 @@
+"""Data from raw files to a trained run, on the command line: import, label, check, splits."""
+
+import contextlib
+import io
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+import scipy.io
+from PIL import Image, ImageColor
+
+from conftest import plant
+from multibit import FeatureStore, Run
+from multibit.cli import Kind, main
+from multibit.data import encoders
+from multibit.data.encoders import EncoderRecipe
+from multibit.data.manifest import read_manifest
+from multibit.data.sources import READERS
+
+TINY = ["--set=epochs=1", "--set=lengths=4,8", "--set=scales=2", "--set=hidden=8", "--set=dimension=4"]
+
+
+class Colours:
+    """A joint encoder: the mean colour of a picture, the colour that a text names."""
+
+    batch_size = 2
+    recipe = EncoderRecipe("colours", "", 3, "mean")
+
+    def prepare(self, picture):
+        return np.asarray(picture)
+
+    def encode(self, items):
+        values = [np.array(ImageColor.getrgb(i.split()[-1])) if isinstance(i, str) else i.mean((0, 1)) for i in items]
+        return np.array(values, np.float32)
+
+
+def cli(*arguments):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+    assert "Traceback" not in out.getvalue() + err.getvalue()
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def done(*arguments):
+    result = cli(*arguments)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def refused(*arguments):
+    result = cli(*arguments)
+    assert result.code == 1 and result.err.startswith("Error: "), (result.out, result.err)
+    return result.err
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A folder of pairs: three pictures, two of them the same."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name, color, text in (("a", "red", "a red dog"), ("b", "red", "the red car"), ("c", "blue", "a blue dog")):
+        Image.new("RGB", (16, 16), color).save(folder / f"{name}.png")
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Features with a split of their own, in one .mat file."""
+    data = plant(60)
+    rows = {"tr": slice(0, 40), "te": slice(40, 60)}
+    letters = {"I": "image", "T": "text", "L": "labels"}
+    path = tmp_path / "mir.mat"
+    scipy.io.savemat(
+        path, {f"{letter}_{part}": data[name][rows[part]] for letter, name in letters.items() for part in rows}
+    )
+    return path
+
+
+def test_every_kind_of_source_is_on_the_command_line():
+    assert {kind.value for kind in Kind} == set(READERS)
+
+
+def test_a_folder_becomes_a_manifest(tmp_path, pairs):
+    (pairs / "d.heic").touch()
+    printed = done("import", "pairs", pairs, "--out", tmp_path / "items.csv")
+    assert f"Note: {pairs}: files of other kinds left out: .heic (1).\n" in printed
+    assert "items.csv: 3 items, 0 labels, data " in printed
+    data = read_manifest(tmp_path / "items.csv")
+    assert data.ids == ("a", "b", "c") and data.images[0] == pairs / "a.png"
+
+
+def test_a_mat_trio_is_made_and_read_with_other_names(tmp_path):
+    (tmp_path / "items.jsonl").write_text('{"id": "x", "image": "/old/x.jpg", "title": "t", "labels": ["dog"]}\n')
+    done("import", "manifest", tmp_path / "items.jsonl", "--map", "text=title", "--out", tmp_path / "trio")
+    label = tmp_path / "trio" / "label.mat"
+    scipy.io.savemat(label, {"mine": scipy.io.loadmat(label)["category"]})
+    assert "Name it with --map labels=KEY" in refused("import", "mat", tmp_path / "trio", "--out", tmp_path / "b.csv")
+    done("import", "mat", tmp_path / "trio", "--map", "labels=mine", "--root", "/old=/new", "--out", tmp_path / "b.csv")
+    data = read_manifest(tmp_path / "b.csv")
+    assert str(data.images[0]) == "/new/x.jpg" and data.label_names == ("label 0",)
+
+
+def test_an_option_of_another_kind_is_refused(tmp_path, pairs):
+    sentence = refused("import", "pairs", pairs, "--root", "a=b", "--out", tmp_path / "items.csv")
+    assert "pairs takes no --root" in sentence
+
+
+def test_features_become_a_feature_file(tmp_path, parts):
+    printed = done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    assert "image (60, 24), text (60, 16), labels (60, 8); its split: 40 train, 20 query" in printed.replace("\n", " ")
+    assert len(FeatureStore.open(tmp_path / "f.npz")) == 60
+    assert "ends in .npz" in refused("import", "mat-features", parts, "--out", tmp_path / "f.csv")
+
+
+def test_training_takes_the_split_that_came_with_the_features(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    printed = done("train", tmp_path / "f.npz", "--out", tmp_path / "run", *TINY)
+    assert "Split (given): 36 train, 4 validation, 20 query, 40 database\n" in printed
+    split = Run.load(tmp_path / "run").split
+    assert split.query.tolist() == list(range(40, 60)) and len(split.train) == 36 and len(split.validation) == 4
+    done("evaluate", tmp_path / "run")
+    done("train", tmp_path / "f.npz", "--out", tmp_path / "other", "--split", tmp_path / "run", "--seed=7", *TINY)
+    done("evaluate", tmp_path / "run", "--against", tmp_path / "other")
+
+
+def test_training_takes_a_seed_of_the_field(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    done("train", tmp_path / "f.npz", "--out", tmp_path / "run", "--split=1814", *TINY)
+    run = Run.load(tmp_path / "run")
+    assert run.split.query.tolist() == np.random.RandomState(1814).permutation(60)[:15].tolist()
+    assert run.split.seed == 1814 and run.config.seed == 42
+    assert "a split is a number" in refused("train", tmp_path / "f.npz", "--out", tmp_path / "x", "--split=usual")
+
+
+def test_a_check_is_printed_and_written(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    (pairs / "c.png").write_bytes(b"torn")
+    printed = done(
+        "check", tmp_path / "items.jsonl", "--html", tmp_path / "page.html", "--groups", tmp_path / "groups.csv"
+    )
+    assert f"cannot be read: c: {pairs / 'c.png'}: not a picture" in printed
+    assert "pictures of the same bytes" in printed and "items without a label" in printed
+    assert "pictures that look alike" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert (tmp_path / "groups.csv").read_text() == "id,group\na,0\nb,0\n"
+
+
+def test_features_are_checked_with_their_own_split(tmp_path, parts):
+    done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
+    printed = done("check", tmp_path / "f.npz")
+    assert [line.split()[:2] for line in printed.splitlines() if line.split()[:1] == ["train"]] == [["train", "36"]]
+    assert "a split is a number" in refused("check", tmp_path / "f.npz", "--split=x")
+
+
+def test_an_npz_data_set_is_described(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.npz")
+    assert "data set" in done("info", tmp_path / "items.npz")
+    assert "labels of" not in done("check", tmp_path / "items.npz")
+
+
+def test_labels_are_made_from_texts(tmp_path, pairs):
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    printed = done("label", tmp_path / "items.jsonl", "--max-share=1", "--out", tmp_path / "labelled.jsonl")
+    assert printed.endswith("labelled.jsonl: 3 items, 1 labels, 1 items without one\n")
+    data = read_manifest(tmp_path / "labelled.jsonl")
+    assert data.label_names == ("dog",) and data.images == read_manifest(tmp_path / "items.jsonl").images
+    (tmp_path / "names.txt").write_text("car\nblue dog\n")
+    done("label", tmp_path / "items.jsonl", "--vocabulary", tmp_path / "names.txt", "--out", tmp_path / "l.csv")
+    assert read_manifest(tmp_path / "l.csv").label_names == ("blue dog", "car")
+
+
+def test_labels_are_seen_by_a_joint_encoder(tmp_path, pairs, monkeypatch):
+    monkeypatch.setitem(encoders.PICTURE_ENCODERS, "colours", lambda _: Colours())
+    monkeypatch.setitem(encoders.TEXT_ENCODERS, "colours", lambda _: Colours())
+    done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
+    (tmp_path / "names.txt").write_text("red\nblue\n")
+    both = ["--image-encoder=colours", "--text-encoder=colours"]
+    out = tmp_path / "l.csv"
+    done("label", tmp_path / "items.jsonl", "--vocabulary", tmp_path / "names.txt", *both, "--out", out)
+    assert [read_manifest(out).label_names_of(row) for row in range(3)] == [["red"], ["red"], ["blue"]]
+    assert "together" in refused("label", tmp_path / "items.jsonl", *both, "--out", out)
+    assert "no text holds any" in refused("label", tmp_path / "items.jsonl", "--min-share=0.5", "--out", out)
+
+
+@pytest.mark.parametrize("kind", sorted(READERS))
+@pytest.mark.parametrize("state", ["absent", "empty folder", "empty file", "junk", "folder of junk"])
+def test_whatever_a_source_is_a_sentence_answers(tmp_path, kind, state):
+    source = tmp_path / "source.npz" if kind == "npz" else tmp_path / "source.csv"
+    if state == "empty folder":
+        source.mkdir()
+    elif state == "folder of junk":
+        for name in ("index.mat", "0.tar", "AllLabels/Labels_a.txt", "Imagelist.txt", "All_Tags.txt", "animals.txt",
+                     "meta/tags/tags1.txt", "annotations/instances_val2017.json", "annotations_complete_eng/a.eng",
+                     "iaprtc12_dictionary.txt", "iaprtc12_train_list.txt", "iaprtc12_train_annot.hvecs", "state.json",
+                     "dataset_info.json"):  # fmt: skip
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(b"\xff\x00junk {[\n\n,")
+    elif state != "absent":
+        source.write_bytes(b"" if state == "empty file" else b"\xff\x00junk {[\n\n,")
+    sentence = refused("import", kind, source, "--out", tmp_path / "out.npz")
+    assert str(source) in sentence
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("verb", [("import", "pairs"), ("label",)])
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(tmp_path, verb):
+    (tmp_path / "there").mkdir()
+    assert "must end in .csv, .jsonl" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "x.xlsx")
+    assert "exists already" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "there")

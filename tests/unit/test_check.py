@@ -1,0 +1,142 @@
+"""What `multibit check` finds in data sets whose faults are known."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from multibit import PairedDataset, Split
+from multibit.data.split_files import choose_roles, read_groups
+from multibit.relation import LabelGraph
+from multibit.report.check import ALIKE, check_dataset, difference_hash
+
+
+def noise(seed, side=64):
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    return small.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def rows(table):
+    return {row[0]: row[1:] for row in table.rows}
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """Items 0 and 1: the same file; 2: that picture smaller and as JPEG; 3 torn; 4 missing; 5 without a picture."""
+    noise(1).save(tmp_path / "0.png")
+    (tmp_path / "1.png").write_bytes((tmp_path / "0.png").read_bytes())
+    noise(1).resize((48, 48)).save(tmp_path / "2.jpg", quality=85)
+    (tmp_path / "3.png").write_bytes((tmp_path / "0.png").read_bytes()[:200])
+    noise(6).save(tmp_path / "6.png")
+    names = ["0.png", "1.png", "2.jpg", "3.png", "4.png", None, "6.png"]
+    labels = [["a", "b"], ["a", "b"], ["a"], ["a"], ["a", "c"], ["a"], []]
+    texts = [["x"], ["x"], [" "], [], ["x", ""], ["x"], ["x"]]
+    images = [name and tmp_path / name for name in names]
+    items = zip([f"i{row}" for row in range(7)], images, texts, labels, strict=True)
+    return PairedDataset.of_items(items, ["a", "b", "c", "d"])
+
+
+def test_every_fault_is_counted_with_the_first_item(faulty):
+    found = {what: cells[:2] for what, cells in rows(check_dataset(faulty).problems).items()}
+    assert found == {
+        "pictures that cannot be read": ("2", "i3"),
+        "items without a picture": ("1", "i5"),
+        "items without a text": ("2", "i2"),
+        "items without a label": ("1", "i6"),
+        "pictures of the same bytes": ("2", "i0"),
+        "pictures that look alike": ("3", "i0"),
+        "labels of no item": ("1", "d"),
+        "labels of one item": ("1", "c"),
+    }
+
+
+def test_unreadable_pictures_come_with_their_reason(faulty):
+    reasons = dict(check_dataset(faulty).unreadable)
+    assert "3.png: cannot be decoded" in reasons["i3"] and "4.png: no such picture" in reasons["i4"]
+
+
+def test_facts_and_labels_are_those_of_the_data(faulty):
+    found = check_dataset(faulty)
+    facts = {name: cells[0] for name, cells in rows(found.facts).items()}
+    assert (facts["items"], facts["pictures"], facts["texts"], facts["labels"]) == ("7", "6", "8", "4")
+    weights = LabelGraph.from_labels(faulty.labels).weights
+    pairs = [weights[i, j] > 0 for i in range(4) for j in range(i)]
+    assert facts["label graph density"] == f"{sum(pairs) / 6:.3f}" and facts["labels per item"] == "1.29"
+    assert [row[:3] for row in found.labels.rows] == [
+        ("a", "6", "85.71"), ("b", "2", "28.57"), ("c", "1", "14.29"), ("d", "0", "0.00"),
+    ]  # fmt: skip
+
+
+def test_copies_between_the_roles_are_counted(faulty):
+    roles = {"train": np.array([1, 3]), "query": np.array([0, 4]), "database": np.array([1, 2, 3, 4])}
+    found = rows(check_dataset(faulty, roles).roles)
+    assert found == {
+        "train": ("2", "0", "0", "1"),
+        "query": ("2", "0", "", ""),
+        "database": ("4", "0", "1", "2"),
+    }
+
+
+def test_groups_of_the_check_keep_copies_on_one_side(faulty, tmp_path):
+    check_dataset(faulty).write_groups(tmp_path / "groups.csv")
+    groups = read_groups(tmp_path / "groups.csv", faulty.ids)
+    assert groups[0] == groups[1] == groups[2] and len(set(groups)) == 5
+    for seed in range(5):
+        split = Split.draw(7, query=1, train=2, validation=0, seed=seed, groups=groups)
+        assert len({0, 1, 2} & set(split.query.tolist())) in (0, 3)
+
+
+def test_ready_features_are_not_blamed_for_what_they_never_have():
+    data = PairedDataset(("a", "b"), (None, None), (("",), ("",)), [[1], [1]], ("x",))
+    assert rows(check_dataset(data).problems).keys() == {"labels of every item", "isolated labels"}
+
+
+def test_data_without_labels_are_checked():
+    data = PairedDataset(("a", "b"), (None, None), (("x",), ("y",)), np.zeros((2, 0)), ())
+    found = check_dataset(data)
+    assert rows(found.problems)["items without a label"][0] == "2" and not found.labels.rows
+
+
+def test_the_page_shows_all_and_escapes_what_it_shows():
+    data = PairedDataset(("<b>", "b"), (None, None), (("x",), ("y",)), [[0, 0], [1, 1]], ("<script>", "&"))
+    page = check_dataset(data, {"query": np.array([0]), "train": np.array([1])}).page("items <1>")
+    assert "<script>" not in page and "&lt;script&gt;" in page and "&lt;b&gt;" in page
+    assert not re.search(r"(src|href)=", page) and page.startswith("<!doctype html>")
+    assert all(f"<h2>{title}</h2>" in page for title in ("Data", "What to look at", "Split", "Labels"))
+
+
+def test_the_hash_of_a_picture_bears_scaling_and_tells_pictures_apart():
+    hashes = np.array([difference_hash(noise(seed)) for seed in range(30)])
+    scaled = np.array([difference_hash(noise(seed).resize((48, 48))) for seed in range(30)])
+    distances = (hashes[:, None] != scaled[None]).sum(axis=2)
+    assert np.diag(distances).max() <= ALIKE < distances[~np.eye(30, dtype=bool)].min()
+
+
+def test_plain_pictures_are_only_compared_byte_by_byte(tmp_path):
+    for name, color in (("a", "red"), ("b", "blue"), ("c", "red")):
+        Image.new("RGB", (20, 20), color).save(tmp_path / f"{name}.png")
+    data = PairedDataset.of_items((name, tmp_path / f"{name}.png", ["x"], ["l"]) for name in "abc")
+    assert check_dataset(data).groups == (("a", "c"),)
+
+
+def test_an_overlap_in_index_files_is_shown_instead_of_refused(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"train": [0, 1], "query": [1]}))
+    roles = choose_roles(["a", "b"], str(tmp_path / "x.json"))
+    data = PairedDataset(("a", "b"), (None, None), (("x",), ("y",)), [[1], [1]], ("l",))
+    assert rows(check_dataset(data, roles).roles)["train"] == ("2", "0", "1", "0")
+    assert choose_roles(["a", "b"]) == {}
+
+
+def test_real_photographs_have_no_copies_but_those_made_of_them(shared_data, tmp_path):
+    paths = sorted((shared_data / "coco/photos").glob("*.jpg"))
+    data = PairedDataset.of_items((path.stem, path, ["x"], ["l"]) for path in paths)
+    found = check_dataset(data)
+    assert len(data) == 213 and not found.unreadable and not found.groups
+    small = tmp_path / "small.jpg"
+    with Image.open(paths[5]) as photo:
+        photo.resize((photo.width // 2, photo.height // 2)).save(small, quality=75)
+    twice = PairedDataset.of_items((path.stem, path, ["x"], ["l"]) for path in [*paths[:20], small])
+    assert check_dataset(twice).groups == ((paths[5].stem, "small"),)

@@ -1,0 +1,131 @@
+"""A data set written to every format comes back as it was."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multibit import PairedDataset
+from multibit.data.export import read_dataset_npz, write_arrays_npz, write_dataset
+from multibit.data.manifest import read_manifest
+from multibit.data.sources.mat import read_mat
+from multibit.errors import DataError
+
+FORMATS = {
+    "items.csv": read_manifest,
+    "items.jsonl": read_manifest,
+    "items.parquet": read_manifest,
+    "items.npz": read_dataset_npz,
+    "trio": read_mat,
+}
+
+
+def content(data):
+    return data.ids, data.images, data.texts, data.labels.tolist(), data.label_names
+
+
+def example(folder):
+    return PairedDataset.of_items(
+        [
+            ("im1", folder / "photos/im1.jpg", ["a cat", 'with "quotes", | and [brackets'], ["cat"]),
+            ("日本/2", Path("/elsewhere/ü.png"), ["🐈 on a sofa"], ["dog|wolf", "cat"]),
+            ("3", None, [], []),
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_data_set_back(tmp_path, name):
+    data = example(tmp_path)
+    write_dataset(data, tmp_path / name)
+    assert content(FORMATS[name](tmp_path / name)) == content(data)
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12).map(
+    lambda text: " ".join(text.split()) or "x"
+)
+items = st.lists(
+    st.tuples(st.none() | texts.map(lambda name: Path("/p") / f"{name.replace('/', '_')}.jpg"),
+              st.lists(texts, max_size=3), st.lists(texts, max_size=3)),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=25)
+@given(items=items)
+def test_any_data_set_comes_back(tmp_path_factory, name, items):
+    data = PairedDataset.of_items((f"id {row}", *item) for row, item in enumerate(items))
+    path = tmp_path_factory.mktemp("export") / name
+    write_dataset(data, path)
+    found = FORMATS[name](path)
+    assert content(found) == content(data) and found.fingerprint() == data.fingerprint()
+
+
+def test_pictures_below_the_manifest_are_named_relative_to_it(tmp_path):
+    write_dataset(example(tmp_path), tmp_path / "items.csv")
+    assert "\nim1,photos/im1.jpg," in (tmp_path / "items.csv").read_text(encoding="utf-8")
+
+
+def test_labels_without_items_stay_where_the_format_names_all(tmp_path):
+    data = PairedDataset(("a",), (None,), (("x",),), [[1, 0]], ("z", "y"))
+    for name in ("items.npz", "trio"):
+        write_dataset(data, tmp_path / name)
+        assert content(FORMATS[name](tmp_path / name)) == content(data)
+
+
+def test_the_trio_is_what_the_loaders_of_the_field_expect(tmp_path):
+    write_dataset(example(tmp_path), tmp_path / "trio")
+    index, caption, label = (
+        scipy.io.loadmat(tmp_path / "trio" / f"{name}.mat")[key]
+        for name, key in (("index", "index"), ("caption", "caption"), ("label", "category"))
+    )
+    assert index.shape == (3,) and index[0].strip() == str(tmp_path / "photos/im1.jpg")
+    assert caption.shape == (1, 3) and caption[0][0][0].strip() == "a cat"
+    assert label.shape == (3, 2)
+
+
+def test_real_photographs_come_back_from_every_format(shared_data, tmp_path):
+    columns = {"image": "image", "texts": "captions", "labels": "labels"}
+    lines = (shared_data / "coco/photos.jsonl").read_text(encoding="utf-8").replace('"labels": [', '"numbers": [')
+    (tmp_path / "photos.jsonl").write_text(lines.replace('"image"', '"labels": "photo", "image"'), encoding="utf-8")
+    data = read_manifest(tmp_path / "photos.jsonl", images=shared_data / "coco", columns=columns)
+    assert len(data) == 213
+    for name, reader in FORMATS.items():
+        write_dataset(data, tmp_path / name)
+        assert content(reader(tmp_path / name)) == content(data)
+
+
+@pytest.mark.parametrize("name", ["items.xlsx", "items.mat"])
+def test_another_ending_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match=r"must end in \.csv, \.jsonl, \.parquet or \.npz, or name a folder"):
+        write_dataset(example(tmp_path), tmp_path / name)
+    with pytest.raises(DataError, match=r"ends in \.npz"):
+        write_arrays_npz({}, tmp_path / name)
+
+
+def test_a_trio_never_goes_over_what_is_there(tmp_path):
+    (tmp_path / "trio").mkdir()
+    with pytest.raises(DataError, match="exists already"):
+        write_dataset(example(tmp_path), tmp_path / "trio")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"ids": None}, "no ids"),
+        ({"text_offsets": np.array([0, 1])}, "text offsets"),
+        ({"labels": np.array([[2, 0]] * 3)}, "every value must be 0 or 1"),
+        ({"images": np.array(["x"])}, "images: 1 rows for 3 ids"),
+    ],
+)
+def test_an_npz_that_does_not_fit_is_refused(tmp_path, change, sentence):
+    write_dataset(example(tmp_path), tmp_path / "items.npz")
+    arrays = dict(np.load(tmp_path / "items.npz")) | change
+    np.savez(tmp_path / "items.npz", **{key: value for key, value in arrays.items() if value is not None})
+    with pytest.raises(DataError) as caught:
+        read_dataset_npz(tmp_path / "items.npz")
+    assert "items.npz" in str(caught.value) and sentence in str(caught.value)

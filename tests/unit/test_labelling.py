@@ -1,0 +1,160 @@
+"""Labels made from texts, or by a joint encoder that looks at pictures."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from multibit import PairedDataset
+from multibit.data.encoders import EncoderRecipe
+from multibit.data.labelling import label_from_texts, label_zero_shot
+from multibit.errors import ConfigError, DataError, MismatchError
+
+
+def of_texts(*texts):
+    return PairedDataset.of_items((str(row), None, [each] if isinstance(each, str) else each, []) for row, each in enumerate(texts))  # noqa: E501  # fmt: skip
+
+
+def labels(data):
+    return [data.label_names_of(row) for row in range(len(data))]
+
+
+# From texts
+
+
+def test_a_vocabulary_is_found_without_regard_to_case_and_plural():
+    data = of_texts("Two DOGS and a bus", "buses near fire hydrants", ["a cat", "the dog"], "dogma", "")
+    made = label_from_texts(data, ["dog", "Bus", "fire hydrant", "zebra"])
+    assert made.label_names == ("Bus", "dog", "fire hydrant", "zebra")
+    assert labels(made) == [["Bus", "dog"], ["Bus", "fire hydrant"], ["dog"], [], []]
+    assert (made.ids, made.texts) == (data.ids, data.texts)
+
+
+def test_a_phrase_does_not_reach_over_a_comma_or_a_function_word():
+    data = of_texts("a fire, hydrant", "fire and hydrant", "fire hydrant")
+    assert labels(label_from_texts(data, ["fire hydrant"])) == [[], [], ["fire hydrant"]]
+
+
+def test_frequent_nouns_become_labels_and_other_words_do_not():
+    texts = ["a small dog sitting on the grass", "the dog runs", "a red car parked on grass", "the car", "a red house"]
+    made = label_from_texts(of_texts(*texts, "x y"), max_share=1)
+    assert made.label_names == ("car", "dog", "grass")
+    assert labels(made) == [["dog", "grass"], ["dog"], ["car", "grass"], ["car"], [], []]
+
+
+def test_each_tag_of_a_list_may_be_a_label():
+    lists = ["blue sky sea nikon sun", "sea blue sun rain nikon", "nikon rain blue sea sky"]
+    assert "blue" in label_from_texts(of_texts(*lists, "x"), max_share=1).label_names
+
+
+def test_words_that_mostly_occur_together_are_one_label():
+    made = label_from_texts(of_texts("a fire hydrant", "the fire hydrant", "two fire hydrants", "a dog", "a dog"))
+    assert made.label_names == ("dog",)  # fire hydrant: in more than half of the items
+    assert label_from_texts(of_texts("a fire hydrant", "a fire hydrant", "a dog", "a dog")).label_names == (
+        "dog", "fire hydrant",
+    )  # fmt: skip
+
+
+def test_shares_and_count_bound_the_vocabulary():
+    data = of_texts(*["the cat"] * 6, *["the dog"] * 3, *["the cow"] * 1)
+    assert label_from_texts(data, max_share=1).label_names == ("cat", "dog")  # one item is never enough
+    assert label_from_texts(data, max_share=0.5).label_names == ("dog",)
+    assert label_from_texts(data, min_share=0.4, max_share=1).label_names == ("cat",)
+    assert label_from_texts(data, max_share=1, count=1).label_names == ("cat",)
+
+
+def test_other_scripts_are_words_too():
+    assert label_from_texts(of_texts("Собака", "собака", "кот", "кот", "café", "café", "x")).label_names == (
+        "café", "кот", "собака",
+    )  # fmt: skip
+
+
+def test_texts_without_any_label_are_refused():
+    with pytest.raises(DataError, match="no text holds any of 1 labels"):
+        label_from_texts(of_texts("a cat"), ["dog"])
+    with pytest.raises(DataError, match="no text holds any of 0 labels"):
+        label_from_texts(of_texts("", ""))
+
+
+@pytest.mark.parametrize("bounds", [{"min_share": 0.6}, {"min_share": -1}, {"max_share": 1.5}, {"count": 0}])
+def test_bounds_out_of_range_are_refused(bounds):
+    with pytest.raises(ConfigError, match="need 0 <= min_share <= max_share <= 1"):
+        label_from_texts(of_texts("a cat"), **bounds)
+
+
+def test_labels_of_real_captions_agree_with_those_of_people(shared_data):
+    """Of the objects that COCO's people marked, captions name many: a label made from them is mostly right."""
+    lines = (shared_data / "coco/coco_val2017_pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    pairs = [json.loads(line) for line in lines]
+    names = np.load(shared_data / "coco/coco2014_labels_122218.npz")["label_names"].tolist()
+    data = PairedDataset.of_items((str(pair["id"]), None, pair["captions"], []) for pair in pairs)
+    truth = np.zeros((len(pairs), 80), bool)
+    for row, pair in enumerate(pairs):
+        truth[row, pair["labels"]] = True
+    made = label_from_texts(data, names)
+    columns = [made.label_names.index(name) for name in names]
+    found = made.labels[:, columns].astype(bool)
+    assert (found & truth).sum() / found.sum() > 0.8
+    free = label_from_texts(data)
+    assert len(free.label_names) == 100 and (free.labels.sum(axis=1) > 0).mean() > 0.98
+    assert {"dog", "pizza", "train", "living room"} <= set(free.label_names)
+
+
+# Zero-shot
+
+
+SPACE = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
+
+
+class Colours:
+    """A joint encoder: the mean colour of a picture, the colour that a text names."""
+
+    batch_size = 2
+
+    def __init__(self, dimension=3):
+        self.recipe = EncoderRecipe("colours", "", dimension, "mean")
+        self.asked = []
+
+    def prepare(self, picture):
+        return np.asarray(picture)
+
+    def encode(self, items):
+        if isinstance(items[0], str):
+            self.asked += items
+            return np.array([SPACE[text.split()[-1]] for text in items], np.float32)
+        return np.array([item.mean(axis=(0, 1)) for item in items], np.float32)
+
+
+@pytest.fixture
+def painted(tmp_path):
+    paths = []
+    for name in ("red", "yellow", "black", "blue"):
+        Image.new("RGB", (8, 8), name).save(tmp_path / f"{name}.png")
+        paths.append(tmp_path / f"{name}.png")
+    paths += [tmp_path / "missing.png", None]
+    return PairedDataset.of_items((str(row), path, ["x"], []) for row, path in enumerate(paths))
+
+
+def test_a_joint_encoder_names_what_it_sees(painted):
+    encoder = Colours()
+    made = label_zero_shot(painted, ["red", "green", "yellow", "blue"], encoder, encoder)
+    assert made.label_names == ("blue", "green", "red", "yellow")
+    assert labels(made) == [["red"], ["yellow"], ["blue", "green", "red", "yellow"], ["blue"], [], []]
+    assert encoder.asked == [f"a photo of a {name}" for name in ("red", "green", "yellow", "blue")]
+
+
+def test_a_softer_choice_gives_several_labels(painted):
+    encoder = Colours()
+    made = label_zero_shot(painted, ["red", "green", "blue"], encoder, encoder, temperature=1.0, template="{}")
+    assert labels(made)[1] == ["green", "red"] and encoder.asked == ["red", "green", "blue"]
+
+
+def test_what_cannot_be_labelled_is_refused(painted):
+    encoder = Colours()
+    with pytest.raises(ConfigError, match="at least one name"):
+        label_zero_shot(painted, [], encoder, encoder)
+    with pytest.raises(ConfigError, match=r"template with \{\}"):
+        label_zero_shot(painted, ["red"], encoder, encoder, template="a photo")
+    with pytest.raises(MismatchError, match=r"features of 3 and 5 values are not in one space"):
+        label_zero_shot(painted, ["red"], encoder, Colours(5))

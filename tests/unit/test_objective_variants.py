@@ -81,9 +81,10 @@ def slow_binary(image, text, teacher, sharpness):
     """The stored prefixes, both directions, weighted by length."""
     image, text = signs(image), signs(text)
     return sum(
-        beta * (ranking_loss(image[:, :B], text[:, :B], teacher[0], t) + ranking_loss(text[:, :B], image[:, :B], teacher[0], t))
+        beta * ranking_loss(asking[:, :B], answering[:, :B], teacher[0], t)
         for B, beta, t in zip(LENGTHS, BETA, sharpness[0], strict=True)
-    )  # fmt: skip
+        for asking, answering in ((image, text), (text, image))
+    )
 
 
 def slow_within(image, text, teacher, sharpness):

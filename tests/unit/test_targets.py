@@ -134,9 +134,8 @@ def test_the_finished_teacher_carries_the_trained_weights(labels):
     assert isinstance(finished, LearnedWeights) and finished.fingerprint() != teacher.fingerprint()
     np.testing.assert_allclose(finished.mixture, softmax([0.3, -0.8, 1.1]), rtol=1e-6)
     batch = labels[ROWS]
-    np.testing.assert_allclose(
-        finished.scores(batch, batch), targets.scores(torch.from_numpy(ROWS)).detach(), atol=1e-5
-    )  # fmt: skip
+    trained = targets.scores(torch.from_numpy(ROWS)).detach()
+    np.testing.assert_allclose(finished.scores(batch, batch), trained, atol=1e-5)
 
 
 def test_a_run_keeps_the_weights_that_it_learned(planted_store, tmp_path):
@@ -166,7 +165,7 @@ class Stopped(Exception):  # noqa: N818 - it plays the part of a power cut
     pass
 
 
-def trained(pairs, config, stop_after=None, **options):
+def train_all(pairs, config, stop_after=None, **options):
     """All that is trained, at the best epoch by a rugged score; stops before the score of an epoch where asked."""
     calls = []
 
@@ -196,13 +195,13 @@ def test_an_interrupted_training_goes_on_bit_for_bit_with_all_that_is_trained(
     settings, names, epochs, planted_pairs, tmp_path
 ):
     config, path = TINY.override(settings), tmp_path / "state.pt"
-    state, weights = trained(planted_pairs, config)
+    state, weights = train_all(planted_pairs, config)
     with pytest.raises(Stopped):
-        trained(planted_pairs, config, stop_after=epochs, state_file=path)
+        train_all(planted_pairs, config, stop_after=epochs, state_file=path)
     kept = torch.load(path, weights_only=True)
     assert kept["epoch"] == epochs and names <= kept["learner"].keys()
     assert all(kept["learner"][name].any() for name in names)  # they have moved
-    resumed, again = trained(planted_pairs, config, state_file=path)
+    resumed, again = train_all(planted_pairs, config, state_file=path)
     assert resumed.history == state.history and resumed.best_epoch == state.best_epoch
     assert again.keys() == weights.keys()
     assert all(torch.equal(again[name], weights[name]) for name in weights)
@@ -211,13 +210,13 @@ def test_an_interrupted_training_goes_on_bit_for_bit_with_all_that_is_trained(
 def test_a_state_of_another_teacher_is_refused(planted_pairs, tmp_path):
     path = tmp_path / "state.pt"
     with pytest.raises(Stopped):
-        trained(planted_pairs, TINY, stop_after=1, state_file=path)
+        train_all(planted_pairs, TINY, stop_after=1, state_file=path)
     with pytest.raises(MismatchError, match="other settings or data"):
-        trained(planted_pairs, TINY.override({"teacher": "umh"}), state_file=path)
+        train_all(planted_pairs, TINY.override({"teacher": "umh"}), state_file=path)
 
 
 def test_temperatures_are_trained_faster_than_weights_and_stay_finite(planted_pairs):
-    state, weights = trained(planted_pairs, TINY.override(SHARPENED))
+    state, weights = train_all(planted_pairs, TINY.override(SHARPENED))
     assert weights["objective.sharpness"].shape == (2, 2)
     assert weights["objective.sharpness"].abs().max() > 0.01
     assert all(np.isfinite(list(row.values())).all() for row in state.history)

@@ -33,6 +33,7 @@ DIRECTIONS: dict[str, tuple[Side, Side]] = {"i2t": ("image", "text"), "t2i": ("t
 TIE_METRICS: dict[str, Ties] = {
     "mAP tie-averaged": "average", "mAP best ties": "best", "mAP worst ties": "worst"
 }  # fmt: skip
+ASYMMETRIC_QUERIES = 1_000
 FloatArray = NDArray[np.float64]
 Key = tuple[str, str, int]
 Anchor = Mapping[tuple[str, int], NDArray[np.int64]]
@@ -252,18 +253,23 @@ def add_asymmetric(
 ) -> Evaluation:
     """The evaluation with "mAP asymmetric" added: queries keep their real values, the database is binary.
 
+    Real products are ranked by sorting, so that only the first 1,000 queries are measured; the others are NaN.
+
     Args:
         evaluation: of these queries and this database. relaxed: modality -> (Q, B) relaxed codes of the queries.
         query_labels: (Q, C) multi-hot.
     """
     values = dict(evaluation.values)
-    steps = len(DIRECTIONS) * len(evaluation.lengths)
+    steps, labels = len(DIRECTIONS) * len(evaluation.lengths), np.asarray(query_labels)[:ASYMMETRIC_QUERIES]
     with progress(f"Asymmetric, {evaluation.protocol}", steps, "rankings") as advance:
         for direction, (asked, searched) in DIRECTIONS.items():
             for bits in evaluation.lengths:
-                values["mAP asymmetric", direction, bits] = asymmetric_average_precision(
-                    relaxed[asked], database.codes(searched), query_labels, database.labels, bits
+                found = asymmetric_average_precision(
+                    np.asarray(relaxed[asked])[: len(labels)], database.codes(searched), labels, database.labels, bits
                 )
+                whole = np.full(evaluation.queries, np.nan)
+                whole[: len(found)] = found
+                values["mAP asymmetric", direction, bits] = whole
                 advance()
     return replace(evaluation, values=values)
 

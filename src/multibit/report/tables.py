@@ -14,7 +14,7 @@ import rich.box
 import rich.table
 import rich.text
 
-from multibit.evaluation.protocol import DIRECTIONS, Evaluation
+from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, DIRECTIONS, Evaluation
 from multibit.files import replacing
 from multibit.hashing.variants import VARIANTS
 from multibit.relation import TEACHERS
@@ -187,7 +187,8 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     sizes = counted(evaluation.queries, "query", "queries"), counted(evaluation.database, "item", "items")
     note = f"In percent. {sizes[0]}, {sizes[1]} searched; mAP ranks ties by row."
     if "mAP asymmetric" in evaluation.metrics:
-        note += " Asymmetric: the query keeps its real values, only the database is binary."
+        note += " Asymmetric: the query keeps its real values, only the database is binary"
+        note += f" (first {ASYMMETRIC_QUERIES:,} queries)." if evaluation.queries > ASYMMETRIC_QUERIES else "."
     if evaluation.undefined:
         undefined = counted(evaluation.undefined, "query", "queries")
         note += f" Left out of the means: {undefined} without any relevant item."

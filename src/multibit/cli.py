@@ -388,7 +388,10 @@ def train(
     console = _stdout()
     console.print(f"Split {rows.describe()}")
     for name, each in chosen.models(resolved).items():
-        run = Run.create(out / name, store, rows, each, device=device.value)
+        finished = chosen.separate and (out / name / "run.json").exists()  # of an interrupted series
+        run = Run.load(out / name) if finished else Run.create(out / name, store, rows, each, device=device.value)
+        if run.config != each or run.split.fingerprint() != rows.fingerprint():
+            raise DataError(f"{out / name}: holds a run of other settings. Choose another folder or delete it first.")
         epoch, rule = run.record["selection"]["epoch"], run.record["selection"]["rule"]
         console.print(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {epoch} ({rule})")
 
@@ -634,7 +637,9 @@ def reproduce(
     --preset says which data set of the paper this is; without it there is no column of the paper. Interrupted? Run the
     same command again: trained runs are kept.
     """
-    from multibit.report.reproduce import choose, entries_table, open_subject, quick_config, reproduce_all
+    from functools import partial
+
+    from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all
     from multibit.report.reproduction import Reproduction
     from multibit.runs import check_device
 
@@ -644,11 +649,14 @@ def reproduce(
         return
     names = choose(table or [], quick=quick)
     check_device(device.value)
-    config = _config(preset, None, settings, None)
+    if "seed" in _pairs(settings, "--set"):
+        raise ConfigError("--set seed: give seeds with --seeds.")
+    config = _config(preset, None, settings, None, QUICK if quick else None)
     subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
-    made = Reproduction(subject, out, quick_config(config) if quick else config, device.value, say=console.print)
+    made = Reproduction(subject, out, config, device.value, say=partial(console.print, markup=False))
     reproduce_all(made, names, _seeds(seeds), out, console)
-    console.print(f"Wrote {out / 'reproduction.md'}: all tables; tables/ in markdown, CSV and LaTeX, figures/")
+    written = f"Wrote {out / 'reproduction.md'}: all tables; tables/ in markdown, CSV and LaTeX, figures/"
+    console.print(written, markup=False, soft_wrap=True)
 
 
 @app.command()

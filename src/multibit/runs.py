@@ -35,6 +35,7 @@ T = TypeVar("T")
 KIND, VERSION = "run", 1
 FIELDS = ("config", "model", "teacher", "split", "recipe", "label_names", "data", "features", "selection", "versions")
 STATE_FILE = "training-state.pt"
+RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
 PROTOCOLS = {
     "in": "training items in the database",
     "out": "training items kept out of the database",

@@ -34,20 +34,9 @@ from multibit.runs import STATE_FILE, Training
 
 GOLDEN = Path(__file__).parent / "golden"
 VERBS = (
-    "demo",
-    "import",
-    "label",
-    "check",
-    "features",
-    "train",
-    "encode",
-    "evaluate",
-    "index",
-    "merge",
-    "export",
-    "search",
-    "info",
-)
+    "demo", "import", "label", "check", "features", "train", "encode", "evaluate", "index", "merge", "export", "search",
+    "variants", "reproduce", "info",
+)  # fmt: skip
 COLOURS = {
     "rot": (200, 30, 30),
     "grün": (30, 180, 40),
@@ -486,6 +475,7 @@ def test_help_lists_every_verb():
 def test_no_stored_text_is_left_over():
     used = {"help", *(f"help-{verb}" for verb in VERBS), "evaluate", "evaluate-markdown", "evaluate-at10"}
     used |= {f"info-{name}" for name in ("data", "features", "index", "codes", "run", "ready")}
+    used |= {"variants", "reproduce-list", "reproduce-labels"}
     assert {path.stem for path in GOLDEN.glob("*.txt")} == used
 
 

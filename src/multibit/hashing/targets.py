@@ -65,21 +65,22 @@ class LearnedTargets(Targets):
     """
 
     signal: Tensor  # (n, C) weighted labels in the eigenbasis of L
-    heat: Tensor  # (M, C) exp(-tau_l lambda)
+    log_heat: Tensor  # (M, C) -tau_l lambda
     prior: Tensor  # (M,) quadrature weights, summing to 1
 
     def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8]) -> None:
         super().__init__(teacher, labels)
         eigenvalues, eigenvectors = teacher.spectrum
         self.register_buffer("signal", _tensor((labels * teacher.graph.specificity) @ eigenvectors), persistent=False)
-        self.register_buffer("heat", _tensor(np.exp(-np.outer(teacher.tau, eigenvalues))), persistent=False)
+        self.register_buffer("log_heat", _tensor(-np.outer(teacher.tau, eigenvalues)), persistent=False)
         self.register_buffer("prior", _tensor(teacher.rho / teacher.rho.sum()), persistent=False)
         self.logits = nn.Parameter(self.prior.log())
 
     def scores(self, rows: Tensor) -> Tensor:
         """G* of the present mixture."""
-        kernel = torch.softmax(self.logits, 0) @ self.heat  # (C,), at each eigenvalue
-        e = functional.normalize(self.signal[rows] * kernel.sqrt(), dim=1)
+        exponents = torch.log_softmax(self.logits, 0)[:, None] + self.log_heat  # (M, C)
+        log_kernel = torch.logsumexp(exponents, dim=0)  # (C,), at each eigenvalue; at long diffusion it underflows
+        e = functional.normalize(self.signal[rows] * ((log_kernel - log_kernel.max()) / 2).exp(), dim=1)
         return e @ e.T
 
     def pull(self) -> Tensor:

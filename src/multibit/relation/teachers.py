@@ -80,7 +80,7 @@ class PpmiSpecificity(RelationTeacher):
 
 
 class Ppmi(PpmiSpecificity):
-    """The same on plain labels."""
+    """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on plain labels."""
 
     name: ClassVar[str] = "ppmi"
 

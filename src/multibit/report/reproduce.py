@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from multibit.config import Config
 from multibit.data import FeatureStore
 from multibit.data.features import read_npz
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.files import replacing, write_json
 from multibit.report.page import undrawn
 from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
@@ -23,7 +22,7 @@ QUALITATIVE = "qualitative-retrieval"
 FIGURE_NAMES = (
     "cross-length-stability", "query-level-gain", "parameter-sensitivity", "deployment-cost", QUALITATIVE,
 )  # fmt: skip
-QUICK = {"epochs": 15}
+QUICK = {"epochs": 15}  # to see everything work, not to compare numbers
 QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
 
 
@@ -72,10 +71,11 @@ def reproduce_all(
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 console.print(outcomes[-1].table().rich())
                 write_table(outcomes[-1].table(), folder / "tables" / name)
-        except DataError as error:
+        except (DataError, MissingExtraError) as error:
             left_out[name] = str(error)
     for reason in dict.fromkeys(left_out.values()):
-        console.print(f"Left out: {', '.join(name for name, why in left_out.items() if why == reason)}. {reason}")
+        names_of = ", ".join(name for name, why in left_out.items() if why == reason)
+        console.print(f"Left out: {names_of}. {reason}", markup=False)
     _write_summary(reproduction, outcomes, left_out, seeds, folder)
     return outcomes
 
@@ -158,8 +158,3 @@ def open_subject(path: Path, key: str | None, column: str | None) -> Subject:
     if names and len(names) != labels.shape[1]:
         raise DataError(f"{path}: {len(names)} label_names for {labels.shape[1]} label columns.")
     return Subject(labels.astype(np.uint8), names, None, column)
-
-
-def quick_config(config: Config) -> Config:
-    """The same with few epochs: to see everything work, not to compare numbers."""
-    return config.override(QUICK)

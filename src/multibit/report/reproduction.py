@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from multibit.config import Config
 from multibit.data import FeatureStore, Split
 from multibit.data.encoders import load_text_encoder
-from multibit.errors import DataError, FormatError, MultibitError
+from multibit.errors import ConfigError, DataError, FormatError, MultibitError
 from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.variants import find_variant
-from multibit.runs import PROTOCOLS, Run, encode
+from multibit.runs import PROTOCOLS, RUN_FILES, Run, encode
 
 T = TypeVar("T")
 SEAL = "seal.json"  # beside a kept run: checksums of its files, and how long the training took
@@ -142,15 +142,15 @@ class Reproduction:
         try:
             seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
             run = Run.load(folder)
-        except FormatError:
+        except (FormatError, ConfigError):
             return None
         sound = seal["files"] == _checksums(folder) and run.config == config
         return run if sound and run.record["data"] == self.store.fingerprint() else None
 
     def serving(self, variant: str, seed: int, bits: int, **settings: Any) -> Run:
-        """The model that makes the codes of one length: of separate models, the one of that length."""
-        runs = self.runs(variant, seed, **settings)
-        return next((run for run in runs if run.config.code_bits == bits), runs[0])
+        """The model that makes the codes of one length: of separate models, the shortest that is long enough."""
+        runs = self.runs(variant, seed, **settings)  # ascending
+        return next(run for run in runs if run.config.code_bits >= bits)
 
     def codes(self, run: Run, side: str) -> CodedPairs:
         """Codes of the "query", "database", "validation", "train" or "unseen" items."""
@@ -225,7 +225,8 @@ def _differences(config: Config) -> str:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    return {path.name: checksum_file(path) for path in sorted(folder.iterdir()) if path.name != SEAL}
+    """Of the files that training wrote; an index or a report beside them changes nothing."""
+    return {name: checksum_file(folder / name) for name in RUN_FILES if (folder / name).exists()}
 
 
 def _free(path: Path) -> Path:

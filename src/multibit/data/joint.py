@@ -25,6 +25,7 @@ from multibit.data.encoders import (
     encode_by_length,
     hash_files,
     offline,
+    own_weights,
     package_versions,
     quiet,
     token_counts,
@@ -43,7 +44,7 @@ class JointPictures:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
         model = _open(name, device, dtype)
-        self._network, self._device, self._dtype = model.network, device, dtype
+        self._network, self.device, self._dtype = model.network, device, dtype
         with _sentences(name, "its picture processor"):
             settings = _library().AutoImageProcessor.from_pretrained(model.folder, local_files_only=True).to_dict()
         self._scaling = Scaling.of(settings, name)
@@ -69,9 +70,9 @@ class JointPictures:
         import torch
 
         with torch.inference_mode():
-            pixels = torch.from_numpy(np.stack(prepared)).to(self._device).permute(0, 3, 1, 2).float()
+            pixels = torch.from_numpy(np.stack(prepared)).to(self.device).permute(0, 3, 1, 2).float()
             mean, deviation = (
-                torch.tensor(values, device=self._device).view(1, 3, 1, 1)
+                torch.tensor(values, device=self.device).view(1, 3, 1, 1)
                 for values in (self._scaling.mean, self._scaling.deviation)
             )
             pixels = ((pixels * self._scaling.factor - mean) / deviation).to(getattr(torch, self._dtype))
@@ -86,7 +87,7 @@ class JointTexts:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
         model = _open(name, device, dtype)
-        self._network, self._device, self._dtype = model.network, device, dtype
+        self._network, self.device, self._dtype = model.network, device, dtype
         with _sentences(name, "its tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would make up an empty one
                 raise ValueError(f"none of {', '.join(VOCABULARY)} is there")
@@ -120,7 +121,7 @@ class JointTexts:
         return vectors.astype(self._dtype)
 
     def _forward(self, tokens: Mapping[str, Any]) -> Any:
-        inputs = {key: ids.to(self._device) for key, ids in tokens.items()}
+        inputs = {key: ids.to(self.device) for key, ids in tokens.items()}
         return self._network.get_text_features(**inputs).pooler_output
 
     def truncated(self, texts: Sequence[str]) -> int:
@@ -236,7 +237,7 @@ def _network(folder: Path, weights: str, device: str, dtype: str) -> Any:
     if said["missing_keys"]:
         missing = sorted(said["missing_keys"])
         raise ValueError(f"the weights lack {len(missing)} tensors, among them {missing[0]}")
-    return network.eval().to(device)
+    return own_weights(network.eval().to(device))
 
 
 def _from_hub(name: str) -> Path:

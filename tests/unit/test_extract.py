@@ -201,6 +201,57 @@ def test_an_encoder_whose_output_is_not_what_its_recipe_says_is_refused(data, tm
         extract_features(data, eyes, ears, tmp_path / "store")
 
 
+def odd_pictures(folder: Path) -> dict[str, str | None]:
+    """Picture files as people have them: what each is called, and the reason why it is skipped, if it is."""
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    photo, red = Image.fromarray(noise), Image.new("RGB", (8, 8), "red")
+    photo.save(folder / "whole.jpg")
+    raw = (folder / "whole.jpg").read_bytes()
+    (folder / "truncated.jpg").write_bytes(raw[:-200])
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "text.jpg").write_text("not a picture")
+    photo.convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(noise[..., 0].astype(np.uint16) * 256).save(folder / "16-bit.png")
+    red.convert("RGBA").save(folder / "alpha.png")
+    red.save(folder / "animated.gif", save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")])
+    red.save(folder / "animated.webp", save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo.save(folder / "turned.jpg", exif=turned)
+    Image.new("RGB", (1, 1)).save(folder / "1x1.png")
+    Image.new("RGB", (30_000, 2)).save(folder / "30000x2.png")
+    Image.new("1", (20_000, 10_000)).save(folder / "200MP.png")
+    photo.save(folder / "日本 #1 'ü'.png")
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    (folder / "link.jpg").symlink_to("whole.jpg")
+    (folder / "folder.jpg").mkdir()
+    bad = {
+        "truncated.jpg": "cannot be decoded (image file is truncated", "empty.jpg": "not a picture in a known format",
+        "text.jpg": "not a picture in a known format", "200MP.png": " pixels, at most 89,478,485 are read",
+        "loop.jpg": "cannot be decoded (Too many levels of symbolic links)",
+        "folder.jpg": "cannot be decoded (Is a directory)",
+    }  # fmt: skip
+    return {path.name: bad.get(path.name) for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_odd_pictures_are_encoded_or_skipped_with_the_reason(tmp_path, workers):
+    (tmp_path / "odd").mkdir()
+    expected = odd_pictures(tmp_path / "odd")
+    count = len(expected)
+    data = PairedDataset(
+        tuple(expected), tuple(tmp_path / "odd" / name for name in expected), (("x",),) * count,
+        np.ones((count, 1), np.uint8), ("l",),
+    )  # fmt: skip
+    eyes = PictureFunction(lambda pictures: [np.asarray(p.resize((1, 1)))[0, 0] for p in pictures], EYES, batch_size=2)
+    store = extract_features(data, eyes, Ears(), tmp_path / "store", workers=workers)
+    assert store.dataset.ids == tuple(name for name, reason in expected.items() if reason is None) and len(store) == 11
+    reasons = dict(store.skipped)
+    assert list(reasons) == [name for name, reason in expected.items() if reason is not None]
+    for name, reason in reasons.items():
+        assert name in reason and expected[name] in reason
+
+
 # What a crash costs
 
 

@@ -199,8 +199,13 @@ class Extraction:
                     yield outcome
 
         vectors = [_empty(self.pictures.recipe)]
-        for batch in _batches(readable(), self.pictures.batch_size):
-            vectors.append(_checked(self.pictures.encode(batch), len(batch), self.pictures.recipe, "picture"))
+        size = self.pictures.batch_size
+        for batch in _batches(readable(), size):
+            full = batch + batch[-1:] * (
+                size - len(batch)
+            )  # of one shape, so that sums are rounded alike in all shards
+            encoded = _checked(self.pictures.encode(full), size, self.pictures.recipe, "picture")
+            vectors.append(encoded[: len(batch)])
             advance(len(batch))
         flat = [text for row in kept for text in self.dataset.texts[row]]
         text = _checked(self.texts.encode(flat), len(flat), self.texts.recipe, "text") if flat else None

@@ -61,23 +61,31 @@ def extract_features(
     if engine not in ENGINES:
         raise ConfigError(f"engine: must be {' or '.join(ENGINES)}, got {engine!r}.")
     recipe = Recipe(pictures.recipe, texts.recipe)
-    store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
-    if store is not None and not update:
-        return _require_same(store, dataset, recipe)
-    new = dataset if store is None else _not_in(store, dataset, recipe)
-    if store is not None and new is None:
-        return store
-    assert new is not None
+    if (folder / "store.json").exists() and not update:
+        return _require_same(FeatureStore.open(folder), dataset, recipe)
     with _only_writer(folder):
-        first = 0 if store is None else read_header(folder)["shards"]
-        extraction = Extraction(new, pictures, texts, folder, first, SHARD)
-        extraction.continue_or_start(recipe)
-        numbers = extraction.unfinished()
-        done = len(new) - sum(len(extraction.rows(number)) for number in numbers)
-        with progress("Encoding pictures and texts", len(new), "items", done) as advance:
-            _run(extraction, numbers, workers, engine, advance)
-        _finish(extraction, recipe, store)
+        store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
+        new = dataset if store is None else _not_in(store, dataset, recipe)
+        if new is not None:
+            first = 0 if store is None else read_header(folder)["shards"]
+            extraction = Extraction(new, pictures, texts, folder, first, SHARD)
+            extraction.continue_or_start(recipe)
+            _run(extraction, workers, engine)
+            _finish(extraction, recipe, store)
     return FeatureStore.open(folder)
+
+
+def _run(extraction: Extraction, workers: int, engine: str) -> None:
+    """Make the shards that are not there yet."""
+    numbers, items = extraction.unfinished(), len(extraction.dataset)
+    done = items - sum(len(extraction.rows(number)) for number in numbers)
+    with progress("Encoding pictures and texts", items, "items", done) as advance:
+        if engine == "ray" and numbers:
+            from multibit.data.ray_engine import run_on_ray
+
+            run_on_ray(extraction, numbers, workers, advance)
+        else:
+            extraction.run(numbers, workers, advance)
 
 
 def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) -> None:
@@ -96,20 +104,12 @@ def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) 
     if store is not None and not kept and skipped.items() <= dict(store.skipped).items():
         extraction.discard()  # nothing new, not even a reason
         return
-    items = extraction.dataset.take(kept) if kept else None
-    whole = items if store is None else store.dataset if items is None else _joined(store.dataset, items)
+    whole = extraction.dataset.take(kept) if kept else None
+    if store is not None:
+        whole = store.dataset if whole is None else _joined(store.dataset, whole)
     assert whole is not None
     write_header(extraction.folder, whole, recipe, extraction.end)
     (extraction.folder / PLAN).unlink()
-
-
-def _run(extraction: Extraction, numbers: Sequence[int], workers: int, engine: str, advance: Advance) -> None:
-    if engine == "ray":
-        from multibit.data.ray_engine import run_on_ray
-
-        run_on_ray(extraction, numbers, workers, advance)
-    else:
-        extraction.run(numbers, workers, advance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
-    from multibit.data import FeatureStore
+    from multibit.data import FeatureStore, PairedDataset
     from multibit.evaluation import Evaluation
     from multibit.runs import Run
     from multibit.search import Hit, Index
@@ -72,6 +72,20 @@ Kind = StrEnum(
     "manifest npz mat mat-features mirflickr coco nuswide iapr folders pairs webdataset huggingface",
 )
 """Kinds of sources of data, as `multibit.data.sources.READERS` has them."""
+
+
+class Dtype(StrEnum):
+    """Precision of networks and features."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
+class Extractor(StrEnum):
+    """What runs an extraction."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Modality(StrEnum):
@@ -311,9 +325,26 @@ def features(
     column: ColumnOption = None,
     separator: SeparatorOption = "|",
     label_names: LabelNamesOption = None,
-    image_encoder: Annotated[str, typer.Option(help="Name of the picture encoder.")] = "efficientnet-lite0",
-    text_encoder: Annotated[str, typer.Option(help="Name of the text encoder.")] = "all-minilm-l6-v2",
-    workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures.")] = 2,
+    image_encoder: Annotated[
+        str, typer.Option(help="A packaged encoder, or a CLIP-like model: its folder, or owner/name on the hub.")
+    ] = "efficientnet-lite0",
+    text_encoder: Annotated[str, typer.Option(help="Likewise.")] = "all-minilm-l6-v2",
+    prompt: Annotated[str, typer.Option(help="What the text encoder reads, {} being the text.")] = "{}",
+    dtype: Annotated[Dtype, typer.Option(help="Of networks and features; float16 for CLIP-like models.")] = (
+        Dtype.float32
+    ),
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures and texts at a time.")] = None,
+    ready: Annotated[
+        Path | None, typer.Option(help="Take vectors made elsewhere: an .npz or a folder with image, text, ids (.npy).")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="With --ready: a name for how they were made.")] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add the items that the store does not have yet; retry skipped ones.")
+    ] = False,
+    engine: Annotated[
+        Extractor, typer.Option(help="Where to encode: here, or on the machines of a Ray cluster (RAY_ADDRESS).")
+    ] = Extractor.local,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures; workers of Ray.")] = 2,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Encode the pictures and texts of a data set, once.
@@ -329,12 +360,20 @@ def features(
     dataset = read_manifest(
         data, images=images, columns=_pairs(column, "--column"), separator=separator, label_names=_lines(label_names)
     )
-    cached = out.exists()
-    pictures = load_picture_encoder(image_encoder, device.value)
-    texts = load_text_encoder(text_encoder, device.value)
-    store = extract_features(dataset, pictures, texts, out, workers=workers)
+    before = (out / "store.json").exists()
+    if ready or recipe:
+        _save_ready(dataset, ready, recipe, out)
+        return
+    options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
+    pictures = load_picture_encoder(image_encoder, device.value, **options)
+    texts = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
+    store = extract_features(dataset, pictures, texts, out, workers=workers, update=update, engine=engine.value)
     console = _stdout()
-    console.print(f"{'Kept' if cached else 'Wrote'} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
+    done = "Wrote" if not before else "Updated" if update else "Kept"
+    console.print(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
+    if store.truncated:
+        limit = store.recipe.text.text_limit
+        console.print(f"  {store.truncated:,} of {len(store.text):,} texts are longer than the {limit} tokens read")
     for name, reason in store.skipped:
         console.print(f"  skipped {name}: {reason}", markup=False)
 
@@ -709,6 +748,17 @@ def _stdout() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
+
+
+def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:
+    from multibit.data.ready import read_ready
+
+    if not ready or not recipe:
+        raise ConfigError("give --ready and --recipe together: vectors made elsewhere need a name for how.")
+    store = read_ready(dataset, ready, recipe)
+    store.require_finite()
+    store.save(out)
+    _stdout().print(f"Wrote {out}: {len(store):,} items, {len(store.skipped):,} without a row in {ready}")
 
 
 def _config(

@@ -109,7 +109,18 @@ def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind:
             save_file(arrays, temporary, metadata=metadata)
         except SafetensorError as error:
             raise OSError(f"{path}: cannot be written ({error})") from None
+        _sort_metadata(temporary)
         temporary.chmod(0o666 & ~_umask())
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata in order, in place: safetensors writes them in any, and equal content should be equal bytes."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+        entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
+        file.seek(8)
+        file.write(json.dumps(entries, separators=(",", ":")).encode().ljust(length))  # all of it is ASCII
 
 
 def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> tuple[Arrays, dict[str, Any]]:
@@ -205,8 +216,10 @@ def checksum_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(*parts: object) -> str:
+def fingerprint(*parts: Any) -> str:
     """Hash values and arrays into 16 hexadecimal digits: equal input, equal digits, on every machine.
+
+    What has `blocks()` is an array that is read block by block; it has the digits of the whole array.
 
     Example:
         >>> fingerprint("a", np.arange(3, dtype=np.uint8)) == fingerprint("a", np.array([0, 1, 2], np.uint8))
@@ -214,10 +227,10 @@ def fingerprint(*parts: object) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
-        if isinstance(part, np.ndarray):
-            array = np.ascontiguousarray(part)
-            digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(array.reshape(-1).view(np.uint8).data)
+        if isinstance(part, np.ndarray) or hasattr(part, "blocks"):
+            digest.update(f"{part.dtype.str} {part.shape}".encode())
+            for block in [part] if isinstance(part, np.ndarray) else part.blocks():
+                digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
         else:
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")  # so that (1, 23) and (12, 3) differ

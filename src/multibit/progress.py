@@ -30,13 +30,14 @@ class _RateColumn(ProgressColumn):
 
 
 @contextlib.contextmanager
-def progress(doing: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+def progress(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[..., None]]:
     """Show a bar while the block runs.
 
     Args:
         doing: what is being done, for people.
         total: how many units there are.
         unit: name of one unit, for the rate.
+        done: units that were finished before; they count, but not for the rate.
 
     Yields:
         `advance(count=1, note="")`: report finished units and, if wished, a short note beside the bar.
@@ -57,7 +58,7 @@ def progress(doing: str, total: int, unit: str) -> Iterator[Callable[..., None]]
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(doing, total=total, unit=unit, note="")
+        task = bar.add_task(doing, total=total, completed=done, unit=unit, note="")
 
         def advance(count: int = 1, note: str = "") -> None:
             bar.update(task, advance=count, note=note)

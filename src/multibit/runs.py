@@ -268,10 +268,10 @@ class Run:
         self.recipe.require(store.recipe, str(where))
         return store
 
-    def _load(self, load: Callable[[str], T], recipe: EncoderRecipe) -> T:
+    def _load(self, load: Callable[..., T], recipe: EncoderRecipe) -> T:
         """The encoder that made the features, if anybody knows it."""
         try:
-            return load(recipe.name)
+            return load(recipe.source or recipe.name, **recipe.options)
         except ConfigError:
             if recipe.weights:
                 raise

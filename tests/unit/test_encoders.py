@@ -12,10 +12,12 @@ import socket
 import numpy as np
 import pytest
 
+from multibit.codes import Codes
 from multibit.data.encoders import load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.data.sample import load_sample
 from multibit.errors import ConfigError, MissingExtraError
+from multibit.hashing.model import HashModel
 
 OFFLINE_BEFORE = os.environ.get("HF_HUB_OFFLINE")
 TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond"]
@@ -93,6 +95,23 @@ def test_a_text_alone_is_encoded_as_in_a_batch(loaded_ears):
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     assert alone == pytest.approx(together, abs=1e-4)
     assert np.abs(together - together[0]).max(axis=1)[1:].min() > 0.01
+
+
+def test_codes_of_one_item_are_those_of_a_batch_but_for_one_bit_in_a_thousand(
+    loaded_eyes, loaded_ears, prepared, record_testsuite_property
+):
+    model = HashModel(1280, 384, (64, 64))
+    texts = [*TEXTS, *(text for several in load_sample().texts[:60] for text in several)]
+    for modality, encoder, items in (("image", loaded_eyes[0], prepared), ("text", loaded_ears[0], texts)):
+        together, alone = encoder.encode(items), np.concatenate([encoder.encode([item]) for item in items])
+        codes = [Codes.from_signs(model.encode(vectors, modality)).to_bytes() for vectors in (together, alone)]
+        flips = int(np.bitwise_count(codes[0] ^ codes[1]).sum())
+        record_testsuite_property(f"flipped {modality} bits of {128 * len(items)}", flips)
+        assert flips <= 128 * len(items) / 1000
+
+
+def test_long_texts_are_counted(loaded_ears):
+    assert loaded_ears[0].truncated([*TEXTS, "frog " * 300, "frog " * 250]) == 1
 
 
 def test_text_vectors_have_unit_length_whatever_the_text(loaded_ears):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +17,10 @@ from PIL import Image
 from rich.console import Console
 
 from multibit import FeatureStore, PairedDataset
-from multibit.data import extract
-from multibit.data.encoders import EncoderRecipe
+from multibit.data import Recipe, extract
+from multibit.data.encoders import EncoderRecipe, PictureFunction, TextFunction
 from multibit.data.extract import extract_features
-from multibit.errors import DataError, FormatError, MismatchError
+from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.progress import progress
 
 ITEMS = 11
@@ -38,9 +41,10 @@ class Eyes:
         return np.asarray(picture)
 
     def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
-        if self.stop is not None and sum(self.batches) + len(prepared) > self.stop:
+        different = len(set(map(id, prepared)))  # the last batch of a shard is filled up
+        if self.stop is not None and sum(self.batches) + different > self.stop:
             raise self.failure
-        self.batches.append(len(prepared))
+        self.batches.append(different)
         return np.array([picture.reshape(-1, 3).mean(axis=0) for picture in prepared], np.float32)
 
 
@@ -57,6 +61,9 @@ class Ears:
             raise RuntimeError
         self.texts.extend(texts)
         return np.array([[len(text), ord(text[0])] for text in texts], np.float32)
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        return sum(len(text) > 2 for text in texts)
 
 
 @pytest.fixture
@@ -98,8 +105,8 @@ def check_rows(store: FeatureStore, data: PairedDataset, kept: Sequence[int]) ->
     assert store.dataset.ids == tuple(data.ids[row] for row in kept)
     assert np.array_equal(store.dataset.labels, data.labels[list(kept)])
     assert store.dataset.label_names == data.label_names
-    assert store.image.tolist() == [[row * 20, row, 255 - row] for row in kept]
-    assert store.text.tolist() == [[len(text), ord(text[0])] for several in texts for text in several]
+    assert store.image[:].tolist() == [[row * 20, row, 255 - row] for row in kept]
+    assert store.text[:].tolist() == [[len(text), ord(text[0])] for several in texts for text in several]
     assert np.diff(store.offsets).tolist() == [len(several) for several in texts]
 
 
@@ -116,18 +123,20 @@ def test_every_picture_and_every_text_is_encoded_in_the_order_of_the_items(data,
 
 @pytest.mark.parametrize(("shard", "batch", "workers"), [(1, 1, 1), (4, 8, 3), (5, 2, 1), (64, 4, 4)])
 def test_shards_batches_and_threads_change_nothing(data, tmp_path, monkeypatch, shard, batch, workers):
-    extracted(data, tmp_path / "usual")
+    usual = extracted(data, tmp_path / "usual")
     monkeypatch.setattr(extract, "SHARD", shard)
     eyes = Eyes(batch_size=batch)
-    extract_features(data, eyes, Ears(), tmp_path / "other", workers=workers)
-    assert content(tmp_path / "other") == content(tmp_path / "usual")
+    other = extract_features(data, eyes, Ears(), tmp_path / "other", workers=workers)
+    assert other.fingerprint() == usual.fingerprint()
+    check_rows(other, data, range(ITEMS))
     assert max(eyes.batches) == min(batch, shard, ITEMS)
 
 
 def test_nothing_but_the_store_is_left(data, tmp_path):
     extracted(data, tmp_path / "store")
     assert names(tmp_path) == ["store"]
-    assert names(tmp_path / "store") == ["image.npy", "items.parquet", "offsets.npy", "store.json", "text.npy"]
+    shards = [f"shard-{number:05d}.safetensors" for number in range(3)]
+    assert names(tmp_path / "store") == ["items-00003.parquet", *shards, "store.json"]
 
 
 # What is skipped
@@ -182,7 +191,66 @@ def test_an_encoder_that_makes_nan_is_refused_and_nothing_of_it_is_kept(data, tm
 
     with pytest.raises(DataError, match="picture encoder output: row 0, column 0 is nan"):
         extract_features(data, Blind(), Ears(), tmp_path / "store")
-    assert names(tmp_path / "store.partial") == ["plan.json"]
+    assert names(tmp_path / "store") == ["plan.json"]
+
+
+@pytest.mark.parametrize("encoder", ["picture", "text"])
+def test_an_encoder_whose_output_is_not_what_its_recipe_says_is_refused(data, tmp_path, encoder):
+    eyes = Eyes(recipe=replace(EYES, dimension=4)) if encoder == "picture" else Eyes()
+    ears = Ears(recipe=replace(EARS, dimension=3)) if encoder == "text" else Ears()
+    with pytest.raises(DataError, match=rf"{encoder} encoder output: shape \(\d, \d\) for \d items of dimension \d"):
+        extract_features(data, eyes, ears, tmp_path / "store")
+
+
+def odd_pictures(folder: Path) -> dict[str, str | None]:
+    """Picture files as people have them: what each is called, and the reason why it is skipped, if it is."""
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    photo, red = Image.fromarray(noise), Image.new("RGB", (8, 8), "red")
+    photo.save(folder / "whole.jpg")
+    raw = (folder / "whole.jpg").read_bytes()
+    (folder / "truncated.jpg").write_bytes(raw[:-200])
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "text.jpg").write_text("not a picture")
+    photo.convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(noise[..., 0].astype(np.uint16) * 256).save(folder / "16-bit.png")
+    red.convert("RGBA").save(folder / "alpha.png")
+    red.save(folder / "animated.gif", save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")])
+    red.save(folder / "animated.webp", save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo.save(folder / "turned.jpg", exif=turned)
+    Image.new("RGB", (1, 1)).save(folder / "1x1.png")
+    Image.new("RGB", (30_000, 2)).save(folder / "30000x2.png")
+    Image.new("1", (20_000, 10_000)).save(folder / "200MP.png")
+    photo.save(folder / "日本 #1 'ü'.png")
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    (folder / "link.jpg").symlink_to("whole.jpg")
+    (folder / "folder.jpg").mkdir()
+    bad = {
+        "truncated.jpg": "cannot be decoded (image file is truncated", "empty.jpg": "not a picture in a known format",
+        "text.jpg": "not a picture in a known format", "200MP.png": " pixels, at most 89,478,485 are read",
+        "loop.jpg": "cannot be decoded (Too many levels of symbolic links)",
+        "folder.jpg": "cannot be decoded (Is a directory)",
+    }  # fmt: skip
+    return {path.name: bad.get(path.name) for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_odd_pictures_are_encoded_or_skipped_with_the_reason(tmp_path, workers):
+    (tmp_path / "odd").mkdir()
+    expected = odd_pictures(tmp_path / "odd")
+    count = len(expected)
+    data = PairedDataset(
+        tuple(expected), tuple(tmp_path / "odd" / name for name in expected), (("x",),) * count,
+        np.ones((count, 1), np.uint8), ("l",),
+    )  # fmt: skip
+    eyes = PictureFunction(lambda pictures: [np.asarray(p.resize((1, 1)))[0, 0] for p in pictures], EYES, batch_size=2)
+    store = extract_features(data, eyes, Ears(), tmp_path / "store", workers=workers)
+    assert store.dataset.ids == tuple(name for name, reason in expected.items() if reason is None) and len(store) == 11
+    reasons = dict(store.skipped)
+    assert list(reasons) == [name for name, reason in expected.items() if reason is not None]
+    for name, reason in reasons.items():
+        assert name in reason and expected[name] in reason
 
 
 # What a crash costs
@@ -202,7 +270,8 @@ def test_after_a_crash_only_unfinished_shards_are_encoded_and_the_bytes_are_the_
     extracted(data, tmp_path / "uninterrupted")
     with pytest.raises((RuntimeError, KeyboardInterrupt)):
         extract_features(data, *fresh(crash), tmp_path / "store")
-    assert not (tmp_path / "store").exists()
+    with pytest.raises(FormatError, match=r"its extraction is not finished. Run the same `multibit features` again"):
+        FeatureStore.open(tmp_path / "store")
     eyes, ears = Eyes(), Ears()
     extract_features(data, eyes, ears, tmp_path / "store")
     assert sum(eyes.batches) == ITEMS - finished
@@ -216,14 +285,59 @@ def fresh(encoders):
     return [replace(encoder, **{"batches" if isinstance(encoder, Eyes) else "texts": []}) for encoder in encoders]
 
 
-def test_a_crash_while_the_shards_are_joined_costs_no_encoding(data, tmp_path, monkeypatch):
+KILLED = """
+import functools, os, signal, sys
+from pathlib import Path
+import numpy as np
+from multibit.data import extract
+from multibit.data.encoders import EncoderRecipe, PictureFunction, TextFunction
+from multibit.data.extract import extract_features
+from multibit.data.manifest import read_manifest
+
+extract.SHARD, encoded = 4, []
+
+def colours(pictures):
+    encoded.append(len(pictures))
+    if sum(encoded) > int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [np.asarray(picture).reshape(-1, 3).mean(axis=0) for picture in pictures]
+
+def letters(texts):
+    return [[len(text), ord(text[0])] for text in texts]
+
+eyes = PictureFunction(colours, EncoderRecipe("eyes", "w1", 3, "mean colour"), 1)
+ears = TextFunction(letters, EncoderRecipe("ears", "w2", 2, "letters"))
+extract_features(read_manifest(Path(sys.argv[1])), eyes, ears, Path(sys.argv[2]))
+print(sum(encoded))
+"""
+
+
+def test_after_kill_9_no_finished_shard_is_made_again_and_the_bytes_are_the_same(data, tmp_path):
+    extracted(data, tmp_path / "manifest")  # its items are one
+    manifest = next((tmp_path / "manifest").glob("items-*.parquet"))
+
+    def run(folder: str, kill_after: int) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-c", KILLED, str(manifest), str(tmp_path / folder), str(kill_after)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+
+    assert run("whole", 99).stdout == f"{ITEMS}\n"
+    assert run("store", 5).returncode == -signal.SIGKILL
+    left_over = tmp_path / "store" / ".shard-00001.safetensors.abcd1234"  # as a kill while writing leaves it
+    left_over.mkdir()
+    assert names(tmp_path / "store") == [left_over.name, "plan.json", "shard-00000.safetensors"]
+    again = run("store", 99)
+    assert again.stdout == f"{ITEMS - 4}\n", again.stderr
+    assert content(tmp_path / "store") == content(tmp_path / "whole")
+
+
+def test_a_crash_while_the_header_is_written_costs_no_encoding(data, tmp_path, monkeypatch):
     bad = spoil(data, [3])
     extracted(bad, tmp_path / "uninterrupted")
     with monkeypatch.context() as patch:
-        patch.setattr(FeatureStore, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(extract, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             extracted(bad, tmp_path / "store")
-    assert names(tmp_path) == ["store.partial", "uninterrupted"]
+    assert "plan.json" in names(tmp_path / "store")
     eyes, ears = Eyes(), Ears()
     extract_features(bad, eyes, ears, tmp_path / "store")
     assert (eyes.batches, ears.texts) == ([], [])
@@ -256,11 +370,11 @@ def test_shards_of_another_plan_are_never_mixed_in(data, tmp_path, started):
 def test_a_torn_shard_is_refused_by_name(data, tmp_path):
     with pytest.raises(RuntimeError):
         extract_features(data, Eyes(stop=9), Ears(), tmp_path / "store")
-    shard = tmp_path / "store.partial" / "shard-00000.safetensors"
+    shard = tmp_path / "store" / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(FormatError, match=r"shard-00000\.safetensors: torn"):
         extracted(data, tmp_path / "store")
-    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "store" / "store.json").exists()
 
 
 # The folder
@@ -295,17 +409,9 @@ def test_a_folder_of_other_encoders_is_refused_and_kept(data, tmp_path, change):
 def test_a_folder_that_is_no_store_is_refused_and_kept(data, tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "precious").write_text("kept")
-    with pytest.raises(FormatError, match="not a complete multibit feature store"):
+    with pytest.raises(DataError, match=r"is in the way and not ours. Choose another folder or move it"):
         extracted(data, tmp_path / "store")
     assert (tmp_path / "store" / "precious").read_text() == "kept"
-
-
-def test_a_folder_of_somebody_else_that_ends_in_partial_is_kept(data, tmp_path):
-    (tmp_path / "store.partial").mkdir()
-    (tmp_path / "store.partial" / "precious").write_text("kept")
-    with contextlib.suppress(MismatchError, FormatError, DataError):
-        extracted(data, tmp_path / "store")
-    assert (tmp_path / "store.partial" / "precious").exists()
 
 
 def test_a_folder_of_other_pictures_is_refused(data, tmp_path):
@@ -321,6 +427,160 @@ def test_shards_of_another_size_are_never_mixed_in(data, tmp_path, monkeypatch):
     check_rows(extracted(data, tmp_path / "store"), data, range(ITEMS))
 
 
+def test_a_second_writer_is_turned_away(data, tmp_path):
+    class Nosy(Eyes):
+        def encode(self, prepared):
+            with pytest.raises(BusyError, match=r"another process is making features there. Wait until it is done"):
+                extracted(data, tmp_path / "store")
+            return super().encode(prepared)
+
+    check_rows(extract_features(data, Nosy(), Ears(), tmp_path / "store"), data, range(ITEMS))
+
+
+def test_an_unknown_engine_is_refused(data, tmp_path):
+    with pytest.raises(ConfigError, match="engine: must be local or ray, got 'spark'"):
+        extracted(data, tmp_path / "store", engine="spark")
+
+
+# Adding items
+
+
+def test_added_items_come_last_and_finished_shards_stay_as_they_are(data, tmp_path):
+    extracted(data.take(range(6)), tmp_path / "store")
+    before = content(tmp_path / "store")
+    eyes = Eyes()
+    store = extract_features(data, eyes, Ears(), tmp_path / "store", update=True)
+    check_rows(store, data, range(ITEMS))
+    assert sum(eyes.batches) == ITEMS - 6
+    after = content(tmp_path / "store")
+    assert {name: after[name] for name in before if name.startswith("shard")} == {
+        name: raw for name, raw in before.items() if name.startswith("shard")
+    }
+    assert sorted(set(after) - set(before)) == [
+        "items-00004.parquet",
+        "shard-00002.safetensors",
+        "shard-00003.safetensors",
+    ]
+    assert store.fingerprint() == extracted(data, tmp_path / "at once").fingerprint()
+
+
+def test_items_with_labels_that_are_new_are_added_to_those_without(data, tmp_path):
+    extracted(replace(data.take([0, 1]), labels=np.eye(2, dtype=np.uint8), label_names=("r", "p")), tmp_path / "store")
+    more = replace(data.take([5, 6]), labels=np.array([[1, 0, 1], [0, 1, 0]]), label_names=("a", "p", "z"))
+    store = extracted(more, tmp_path / "store", update=True)
+    assert [store.dataset.label_names_of(row) for row in range(4)] == [["r"], ["p"], ["a", "z"], ["p"]]
+    assert store.dataset.label_names == ("r", "p", "a", "z")
+
+
+def test_an_update_without_anything_new_changes_nothing(data, tmp_path):
+    bad = spoil(data, [3])
+    extracted(bad, tmp_path / "store")
+    before = content(tmp_path / "store")
+    for asked in (bad, bad.take([0, 1])):
+        eyes = Eyes()
+        store = extract_features(asked, eyes, Ears(), tmp_path / "store", update=True)
+        assert eyes.batches == [] and len(store) == ITEMS - 1
+        assert content(tmp_path / "store") == before
+
+
+def test_an_update_of_nothing_makes_a_store(data, tmp_path):
+    check_rows(extracted(data, tmp_path / "store", update=True), data, range(ITEMS))
+
+
+def test_a_skipped_item_is_tried_again_by_an_update(data, tmp_path):
+    raw = data.images[3].read_bytes()
+    assert [name for name, _ in extracted(spoil(data, [3]), tmp_path / "store").skipped] == ["item 3"]
+    data.images[3].write_bytes(raw)
+    store = extracted(data, tmp_path / "store", update=True)
+    check_rows(store, data, [0, 1, 2, *range(4, ITEMS), 3])
+    assert store.skipped == ()
+
+
+def test_a_crash_of_an_update_leaves_the_old_store_and_goes_on(data, tmp_path):
+    old = extracted(data.take([0, 1]), tmp_path / "store")
+    with pytest.raises(RuntimeError):
+        extract_features(data, Eyes(stop=6), Ears(), tmp_path / "store", update=True)
+    assert FeatureStore.open(tmp_path / "store").fingerprint() == old.fingerprint()
+    eyes = Eyes()
+    check_rows(extract_features(data, eyes, Ears(), tmp_path / "store", update=True), data, range(ITEMS))
+    assert sum(eyes.batches) == ITEMS - 2 - 4
+    assert "plan.json" not in names(tmp_path / "store")
+
+
+def test_only_items_of_the_same_recipe_are_added(data, tmp_path):
+    extracted(data.take([0]), tmp_path / "store")
+    sentence = (
+        "store: its text features have name 'ears', the encoder asked for has 'other'. Add items with the encoders"
+    )
+    with pytest.raises(MismatchError, match=sentence):
+        extract_features(data, Eyes(), Ears(recipe=replace(EARS, name="other")), tmp_path / "store", update=True)
+
+
+def test_another_item_of_a_known_id_is_refused(data, tmp_path):
+    extracted(data, tmp_path / "store")
+    changed = replace(data, texts=(*data.texts[:2], ("new",), *data.texts[3:]))
+    with pytest.raises(MismatchError, match=r"has another item 'item 2' already .* Give the new one another id"):
+        extracted(changed, tmp_path / "store", update=True)
+
+
+# Texts that are too long
+
+
+def test_texts_that_are_cut_are_counted_but_not_those_of_skipped_items(data, tmp_path):
+    long = [row for row in range(ITEMS) if row % 3 == 2]  # their third text is "x!!"
+    store = extracted(spoil(data, [2]), tmp_path / "store")
+    assert store.truncated == len(long) - 1
+    assert FeatureStore.open(tmp_path / "store").truncated == len(long) - 1
+
+
+# Functions as encoders
+
+
+def test_any_function_is_an_encoder(data, tmp_path):
+    sizes = []
+
+    def colours(pictures):
+        sizes.append(len(pictures))
+        return [np.asarray(picture).reshape(-1, 3).mean(axis=0) for picture in pictures]
+
+    def letters(texts):
+        return [[len(text), ord(text[0])] for text in texts]
+
+    eyes, ears = PictureFunction(colours, EYES, batch_size=3), TextFunction(letters, replace(EARS, dtype="float16"), 2)
+    store = extract_features(data, eyes, ears, tmp_path / "store")
+    check_rows(store, data, range(ITEMS))
+    assert store.recipe == Recipe(EYES, ears.recipe) and max(sizes) == 3
+    assert (store.image.dtype, store.text.dtype) == (np.float32, np.float16)
+
+
+# Memory
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_than_some_batches_are_decoded_ahead(data, tmp_path, monkeypatch, workers):
+    """Whatever the size of a shard and of the data."""
+    monkeypatch.setattr(extract, "SHARD", 100)
+    ahead = []
+
+    class Watched(Eyes):
+        prepared = 0
+
+        def prepare(self, picture):
+            Watched.prepared += 1
+            return super().prepare(picture)
+
+        def encode(self, prepared):
+            ahead.append(Watched.prepared - sum(self.batches))
+            return super().encode(prepared)
+
+    many = replace(
+        data.take([0] * 1), ids=tuple(map(str, range(90))), images=data.images[:1] * 90, texts=data.texts[:1] * 90,
+        labels=np.repeat(data.labels[:1], 90, axis=0),
+    )  # fmt: skip
+    extract_features(many, Watched(batch_size=2), Ears(), tmp_path / "store", workers=workers)
+    assert max(ahead) <= 2 + 2 * 2 + workers + 1
+
+
 # The progress bar
 
 
@@ -329,8 +589,8 @@ def test_every_item_is_counted_once_even_skipped_and_resumed_ones(data, tmp_path
     counted = []
 
     @contextlib.contextmanager
-    def counting(doing, total, unit):
-        counted.append([total, 0])
+    def counting(doing, total, unit, done):
+        counted.append([total, done])
         yield lambda count=1, note="": counted[-1].__setitem__(1, counted[-1][1] + count)
 
     monkeypatch.setattr(extract, "progress", counting)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import resource
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from multibit import FeatureStore, PairedDataset, Pairs
-from multibit.data import Recipe
+from multibit.data import Recipe, features
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.features import require_finite
+from multibit.data.shards import Shard, ShardedRows
 from multibit.errors import DataError, FormatError, MismatchError
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], np.uint8)
 IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 TEXT = np.arange(10, dtype=np.float32).reshape(5, 2) / 4
 OFFSETS = np.array([0, 1, 4, 5])
+SHARD_FILE, ITEMS_FILE = "shard-00000.safetensors", "items-00001.parquet"
 MEAN_TEXT = [[0.0, 0.25], [1.0, 1.25], [2.0, 2.25]]
 
 
@@ -38,7 +42,7 @@ def several_texts() -> FeatureStore:
     recipe = Recipe(
         EncoderRecipe("eyes", "w1", 4, "square", {"torch": "2.4"}), EncoderRecipe("ears", "w2", 2, "lower case")
     )
-    return FeatureStore(data, IMAGE, TEXT, OFFSETS, recipe, (("lost", "lost.jpg: no such picture."),))
+    return FeatureStore(data, IMAGE, TEXT, OFFSETS, recipe, (("lost", "lost.jpg: no such picture."),), 1)
 
 
 # Ready-made features
@@ -262,7 +266,7 @@ def test_a_store_comes_back_as_it_was_saved(tmp_path):
     assert np.array_equal(loaded.image, IMAGE) and np.array_equal(loaded.text, TEXT)
     assert loaded.offsets.tolist() == OFFSETS.tolist()
     assert loaded.recipe == store.recipe and loaded.recipe.image.versions == {"torch": "2.4"}
-    assert loaded.skipped == store.skipped
+    assert loaded.skipped == store.skipped and loaded.truncated == store.truncated == 1
     assert loaded.fingerprint() == store.fingerprint()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -276,7 +280,49 @@ def test_a_store_without_any_label_comes_back(tmp_path, labels):
 
 def test_an_opened_store_stays_on_disk(tmp_path):
     several_texts().save(tmp_path / "store")
-    assert isinstance(FeatureStore.open(tmp_path / "store").image, np.memmap)
+    opened = FeatureStore.open(tmp_path / "store")
+    assert isinstance(opened.image, ShardedRows) and isinstance(opened.text, ShardedRows)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("size", [1, 2, 3, 512])
+def test_rows_in_shards_are_indexed_as_the_rows_of_an_array(tmp_path, monkeypatch, size, dtype):
+    monkeypatch.setattr(features, "SHARD", size)
+    store = replace(several_texts(), text=TEXT.astype(dtype))
+    store.save(tmp_path / "store")
+    opened = FeatureStore.open(tmp_path / "store")
+    for rows, whole in ((opened.image, IMAGE), (opened.text, TEXT.astype(dtype))):
+        assert (rows.shape, rows.dtype, len(rows), rows.ndim) == (whole.shape, whole.dtype, len(whole), 2)
+        none, even = np.array([], int), np.arange(len(whole)) % 2 == 0
+        for index in (0, -1, slice(None), slice(1, 3), slice(0, 0), [2, 0, 2], none, even):
+            assert np.array_equal(rows[index], whole[index])
+        assert np.array_equal(np.asarray(rows), whole) and np.asarray(rows, np.float64).dtype == np.float64
+        assert np.array_equal(np.concatenate(list(rows.blocks())), whole)
+    assert opened.fingerprint() == store.fingerprint()
+    assert np.array_equal(opened.offsets, OFFSETS)
+
+
+def test_a_store_of_thousands_of_shards_holds_no_file_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "SHARD", 1)
+    count = 300
+    arrays = {"image": np.zeros((count, 2), np.float32), "text": np.zeros((count, 2), np.float32)}
+    store = FeatureStore.open(npz(tmp_path, **arrays, text_offsets=None, labels=np.ones((count, 1), np.uint8)))
+    store.save(tmp_path / "store")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
+    try:
+        opened = FeatureStore.open(tmp_path / "store")
+        assert opened.take(np.arange(count)).image.shape == (count, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_store_of_the_first_version_is_refused_with_the_remedy(tmp_path):
+    several_texts().save(tmp_path / "store")
+    path = tmp_path / "store" / "store.json"
+    path.write_text(json.dumps({"format": "multibit feature store", "version": 1, "recipe": {}}))
+    with pytest.raises(FormatError, match=r"an earlier multibit wrote it in another form\. Make the features again"):
+        FeatureStore.open(tmp_path / "store")
 
 
 def test_saving_over_something_is_refused(tmp_path):
@@ -287,7 +333,7 @@ def test_saving_over_something_is_refused(tmp_path):
     assert (tmp_path / "store" / "precious").read_text() == "kept"
 
 
-@pytest.mark.parametrize("name", ["image.npy", "text.npy", "offsets.npy", "items.parquet", "store.json"])
+@pytest.mark.parametrize("name", [SHARD_FILE, ITEMS_FILE, "store.json"])
 @pytest.mark.parametrize("harm", ["gone", "cut in the header", "cut at the end"])
 def test_a_torn_store_is_refused_with_a_sentence(tmp_path, name, harm):
     store = tmp_path / "store"
@@ -300,7 +346,7 @@ def test_a_torn_store_is_refused_with_a_sentence(tmp_path, name, harm):
         FeatureStore.open(store)
 
 
-@pytest.mark.parametrize("name", ["image.npy", "text.npy", "offsets.npy"])
+@pytest.mark.parametrize("name", [SHARD_FILE, ITEMS_FILE])
 def test_a_store_with_an_empty_file_is_refused_with_a_sentence(tmp_path, name):
     several_texts().save(tmp_path / "store")
     (tmp_path / "store" / name).write_bytes(b"")
@@ -310,8 +356,8 @@ def test_a_store_with_an_empty_file_is_refused_with_a_sentence(tmp_path, name):
 
 def test_an_array_of_another_store_is_refused(tmp_path):
     several_texts().save(tmp_path / "store")
-    np.save(tmp_path / "store" / "text.npy", TEXT[:4])
-    with pytest.raises(FormatError, match=r"text\.npy is missing or torn, or was changed"):
+    Shard(IMAGE, TEXT + 1, np.diff(OFFSETS)).write(tmp_path / "store", 0)
+    with pytest.raises(FormatError, match=r"shard-00000\.safetensors is missing or torn, or was changed"):
         FeatureStore.open(tmp_path / "store")
 
 
@@ -323,7 +369,7 @@ def test_a_newer_store_is_refused_with_the_remedy(tmp_path):
         FeatureStore.open(tmp_path / "store")
 
 
-@pytest.mark.parametrize("field", ["recipe", "label_names", "skipped", "checksums"])
+@pytest.mark.parametrize("field", ["recipe", "label_names", "shards", "items", "checksums"])
 def test_a_store_whose_header_misses_a_field_is_refused_with_a_sentence(tmp_path, field):
     several_texts().save(tmp_path / "store")
     path = tmp_path / "store" / "store.json"

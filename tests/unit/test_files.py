@@ -198,6 +198,10 @@ def test_json_with_a_version_that_is_no_number_is_refused_with_a_sentence(tmp_pa
 # Arrays
 
 
+def test_equal_content_is_equal_bytes(tmp_path):
+    assert len({write_sample(tmp_path / str(number)) for number in range(9)}) == 1
+
+
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i8", "f2", "f4", "f8", "?"])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 4), (3, 0)])
 def test_arrays_come_back_as_written(tmp_path, dtype, shape):

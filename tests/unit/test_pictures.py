@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -168,12 +170,12 @@ def test_a_turned_jpeg_has_its_sides_swapped(tmp_path):
 
 def test_an_animation_is_its_first_picture(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, GREEN, BLUE)]
-    for name in ("a.gif", "a.png"):
+    for name in ("a.gif", "a.png", "a.tif"):
         path = saved(tmp_path / name, frames[0], save_all=True, append_images=frames[1:])
         assert first_row(path) == [RED] * 4
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (2, 2999)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (2, 2999), (30_000, 2), (2, 30_000)])
 def test_tiny_and_thin_pictures_are_read_and_cut_to_a_square(tmp_path, size):
     picture = open_picture(saved(tmp_path / "a.png", Image.new("RGB", size, RED)))
     assert picture.size == size
@@ -232,6 +234,28 @@ def test_what_is_no_picture_is_refused_with_a_sentence(tmp_path, content, senten
 def test_a_folder_is_refused_with_a_sentence(tmp_path):
     with pytest.raises(DataError, match=r"cannot be decoded \(.*[Dd]irectory"):
         open_picture(tmp_path)
+
+
+def test_a_loop_of_symbolic_links_is_refused_with_a_sentence(tmp_path):
+    (tmp_path / "a.jpg").symlink_to(tmp_path / "b.jpg")
+    (tmp_path / "b.jpg").symlink_to(tmp_path / "a.jpg")
+    with pytest.raises(DataError, match=r"a\.jpg: cannot be decoded \(Too many levels of symbolic links\)"):
+        open_picture(tmp_path / "a.jpg")
+
+
+def test_200_megapixels_are_refused_without_the_memory_for_them(tmp_path):
+    path = png(tmp_path / "a.png", 20_000, 1, 0, bytes(20_000 // 8), height=10_000)
+    code = (
+        "import resource, sys, pathlib; from multibit.data.pictures import open_picture; "
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = used()\n"
+        "try: open_picture(pathlib.Path(sys.argv[1]))\n"
+        "except ValueError as error: print(error)\n"
+        "print(used() - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    said, kilobytes = result.stdout.splitlines()
+    assert said.endswith("a.png: 20000 x 10000 pixels, at most 89,478,485 are read.") or "too many pixels" in said
+    assert int(kilobytes) < 20_000
 
 
 def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch):

@@ -1,72 +1,298 @@
-"""Data set -> feature store: streamed in shards, resumable, bad pictures skipped and listed."""
+"""Data set -> feature store: streamed shard by shard, resumable, extendable; bad pictures are skipped and listed.
+
+Shards are written straight into the store's folder and count once `store.json` names them. Until then `plan.json` says
+what is being made there, so that the same command goes on after a crash and another one starts anew.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.encoders import PictureEncoder, TextEncoder
-from multibit.data.features import FeatureStore, Recipe, require_finite
+from multibit.data.encoders import EncoderRecipe, Features, PictureEncoder, TextEncoder
+from multibit.data.features import SHARD, FeatureStore, Recipe, read_header, require_finite, write_header
 from multibit.data.pictures import open_picture
-from multibit.errors import DataError, FormatError, MismatchError
-from multibit.files import read_arrays, read_json, replacing, write_arrays, write_json
+from multibit.data.shards import Shard, shard_path
+from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
+from multibit.files import fingerprint, read_json, write_json
 from multibit.progress import progress
 
-SHARD = 128  # items per shard: what is lost, at most, when the extraction is killed
+PLAN = "plan.json"
+ENGINES = ("local", "ray")
+Advance = Callable[..., None]
 
 
 def extract_features(
-    dataset: PairedDataset, pictures: PictureEncoder, texts: TextEncoder, folder: Path, *, workers: int = 2
+    dataset: PairedDataset,
+    pictures: PictureEncoder,
+    texts: TextEncoder,
+    folder: Path,
+    *,
+    workers: int = 2,
+    update: bool = False,
+    engine: str = "local",
 ) -> FeatureStore:
     """Encode all pictures and texts into a feature store.
 
-    Finished shards lie in `<folder>.partial` until the end: run again after a crash and it goes on there. A store of
-    the same data and recipe that is there already is opened, not computed again.
+    Run again after a crash and it goes on: finished shards are kept. A store of the same data and recipe that is there
+    already is opened, not computed again.
 
     Args:
-        dataset: N items with pictures. folder: of the new store. workers: threads that decode pictures.
+        dataset: N items with pictures. folder: of the store. workers: threads that decode pictures, or Ray's workers.
+        update: add the items that the store does not have yet, and try those again that it skipped.
+        engine: "local", or "ray" for the machines of a Ray cluster that all see `folder` and the pictures.
 
     Raises:
-        DataError: no picture can be read. MismatchError: `folder` holds a store of other data or another recipe.
+        DataError: no picture can be read, or `folder` holds something else. MismatchError: `folder` holds a store of
+            other data or another recipe. BusyError: another process is writing there. ConfigError: no such engine.
     """
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: must be {' or '.join(ENGINES)}, got {engine!r}.")
     recipe = Recipe(pictures.recipe, texts.recipe)
-    images = [str(path) for path in dataset.images]
-    plan = {"data": dataset.fingerprint(), "images": images, "recipe": recipe.to_dict(), "shard": SHARD}
-    if folder.exists():
-        return _open_finished(folder, dataset, recipe)
-    partial = folder.with_name(folder.name + ".partial")
-    _continue_or_start(partial, plan)
-    shards = [np.arange(start, min(start + SHARD, len(dataset))) for start in range(0, len(dataset), SHARD)]
-    with progress("Encoding pictures and texts", len(dataset), "items") as advance:
-        for number, rows in enumerate(shards):
-            path = partial / f"shard-{number:05d}.safetensors"
-            if not path.exists():
-                arrays, skipped = _encode_shard(dataset, rows, pictures, texts, workers, advance)
-                write_arrays(path, arrays, {"skipped": skipped}, kind="feature shard", version=1)
-            else:
-                advance(len(rows))
-    _join(partial, dataset, recipe, folder)
-    shutil.rmtree(partial)
+    if (folder / "store.json").exists() and not update:
+        return _require_same(FeatureStore.open(folder), dataset, recipe)
+    with _only_writer(folder):
+        store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
+        new = dataset if store is None else _not_in(store, dataset, recipe)
+        if new is not None:
+            first = 0 if store is None else read_header(folder)["shards"]
+            extraction = Extraction(new, pictures, texts, folder, first, SHARD)
+            extraction.continue_or_start(recipe)
+            _run(extraction, workers, engine)
+            _finish(extraction, recipe, store)
     return FeatureStore.open(folder)
 
 
-def _open_finished(folder: Path, dataset: PairedDataset, recipe: Recipe) -> FeatureStore:
-    store = FeatureStore.open(folder)
+def _run(extraction: Extraction, workers: int, engine: str) -> None:
+    """Make the shards that are not there yet."""
+    numbers, items = extraction.unfinished(), len(extraction.dataset)
+    done = items - sum(len(extraction.rows(number)) for number in numbers)
+    with progress("Encoding pictures and texts", items, "items", done) as advance:
+        if engine == "ray" and numbers:
+            from multibit.data.ray_engine import run_on_ray
+
+            run_on_ray(extraction, numbers, workers, advance)
+        else:
+            extraction.run(numbers, workers, advance)
+
+
+def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) -> None:
+    """Make the shards count.
+
+    Raises:
+        DataError: none of them holds an item; the folder is as it was before.
+    """
+    skipped = extraction.skipped()
+    kept = [row for row, name in enumerate(extraction.dataset.ids) if name not in skipped]
+    if store is None and not kept:
+        extraction.discard()
+        extraction.folder.rmdir()
+        first = skipped[extraction.dataset.ids[0]]
+        raise DataError(f"none of the {len(skipped)} pictures can be read. The first: {first}")
+    if store is not None and not kept and skipped.items() <= dict(store.skipped).items():
+        extraction.discard()  # nothing new, not even a reason
+        return
+    whole = extraction.dataset.take(kept) if kept else None
+    if store is not None:
+        whole = store.dataset if whole is None else _joined(store.dataset, whole)
+    assert whole is not None
+    write_header(extraction.folder, whole, recipe, extraction.end)
+    (extraction.folder / PLAN).unlink()
+
+
+@dataclass(frozen=True, eq=False)
+class Extraction:
+    """Items to encode, and the folder for their shards.
+
+    Attributes:
+        dataset: N items. pictures, texts: their encoders. folder: of the shards.
+        first: number of their first shard. size: items of a shard.
+    """
+
+    dataset: PairedDataset
+    pictures: PictureEncoder
+    texts: TextEncoder
+    folder: Path
+    first: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Number after that of the last shard."""
+        return self.first + -(-len(self.dataset) // self.size)
+
+    def rows(self, number: int) -> range:
+        """Rows of the data set that a shard is made of."""
+        start = (number - self.first) * self.size
+        return range(start, min(start + self.size, len(self.dataset)))
+
+    def unfinished(self) -> list[int]:
+        """Numbers of the shards that are not there yet."""
+        return [number for number in range(self.first, self.end) if not shard_path(self.folder, number).exists()]
+
+    def continue_or_start(self, recipe: Recipe) -> None:
+        """Keep finished shards only if they were made by the same plan.
+
+        Raises:
+            DataError: the folder holds something else.
+        """
+        names = {path.name for path in self.folder.iterdir()}
+        if names and not names & {PLAN, "store.json"}:
+            raise DataError(f"{self.folder}: is in the way and not ours. Choose another folder or move it.")
+        images = fingerprint([str(path) for path in self.dataset.images])
+        plan = {"data": self.dataset.fingerprint(), "images": images, "first": self.first, "size": self.size}
+        plan["recipe"] = recipe.to_dict()
+        with contextlib.suppress(FormatError):
+            if read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan") == plan:
+                return
+        self.discard()
+        write_json(self.folder / PLAN, {"plan": plan}, kind="extraction plan", version=2)
+
+    def discard(self) -> None:
+        """Remove all that does not belong to a finished store."""
+        for path in self.folder.glob("shard-*.safetensors"):
+            if path.name >= shard_path(self.folder, self.first).name:
+                path.unlink()
+        (self.folder / PLAN).unlink(missing_ok=True)
+
+    def run(self, numbers: Sequence[int], workers: int, advance: Advance) -> None:
+        """Make some shards here. Pictures are decoded by threads, a few batches ahead of the encoder."""
+        rows = chain.from_iterable(self.rows(number) for number in numbers)
+        with ThreadPoolExecutor(workers) as pool:
+            prepared = _ahead(pool, self._prepare, rows, 2 * self.pictures.batch_size + workers)
+            for number in numbers:
+                self._encode(self.rows(number), prepared, advance).write(self.folder, number)
+
+    def _prepare(self, row: int) -> NDArray[np.uint8] | str:
+        """The prepared picture, or the reason why there is none."""
+        path = self.dataset.images[row]
+        if path is None:
+            return "the item has no picture file."
+        try:
+            return self.pictures.prepare(open_picture(path))
+        except DataError as error:
+            return str(error)
+
+    def _encode(self, rows: range, prepared: Iterator[NDArray[np.uint8] | str], advance: Advance) -> Shard:
+        kept: list[int] = []
+        skipped: list[tuple[str, str]] = []
+
+        def readable() -> Iterator[NDArray[np.uint8]]:
+            for row, outcome in zip(rows, islice(prepared, len(rows)), strict=True):
+                if isinstance(outcome, str):
+                    skipped.append((self.dataset.ids[row], outcome))
+                    advance()
+                else:
+                    kept.append(row)
+                    yield outcome
+
+        vectors = [_empty(self.pictures.recipe)]
+        size = self.pictures.batch_size
+        for batch in _batches(readable(), size):
+            full = batch + batch[-1:] * (
+                size - len(batch)
+            )  # of one shape, so that sums are rounded alike in all shards
+            encoded = _checked(self.pictures.encode(full), size, self.pictures.recipe, "picture")
+            vectors.append(encoded[: len(batch)])
+            advance(len(batch))
+        flat = [text for row in kept for text in self.dataset.texts[row]]
+        text = _checked(self.texts.encode(flat), len(flat), self.texts.recipe, "text") if flat else None
+        return Shard(
+            np.concatenate(vectors),
+            _empty(self.texts.recipe) if text is None else text,
+            np.array([len(self.dataset.texts[row]) for row in kept], np.int64),
+            tuple(skipped),
+            self.texts.truncated(flat),
+        )
+
+    def skipped(self) -> dict[str, str]:
+        """Reason by id of the items that could not be encoded, when all shards are there."""
+        found: dict[str, str] = {}
+        for number in range(self.first, self.end):
+            found.update(Shard.read(shard_path(self.folder, number)).skipped)
+        return found
+
+
+def _ahead(pool: Executor, function: Callable[[int], Any], rows: Iterable[int], window: int) -> Iterator[Any]:
+    """Results in order, at most `window` of them computed before they are asked for."""
+    waiting: deque[Any] = deque()
+    for row in rows:
+        waiting.append(pool.submit(function, row))
+        if len(waiting) > window:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _batches(items: Iterator[NDArray[np.uint8]], size: int) -> Iterator[list[NDArray[np.uint8]]]:
+    while batch := list(islice(items, size)):
+        yield batch
+
+
+def _empty(recipe: EncoderRecipe) -> Features:
+    return np.zeros((0, recipe.dimension), recipe.dtype)
+
+
+def _checked(vectors: Features, count: int, recipe: EncoderRecipe, what: str) -> Features:
+    """What an encoder made, as its recipe says.
+
+    Raises:
+        DataError: another shape, or a value that is not finite.
+    """
+    if vectors.shape != (count, recipe.dimension):
+        raise DataError(
+            f"{what} encoder output: shape {vectors.shape} for {count} items of dimension {recipe.dimension}."
+        )
+    vectors = vectors.astype(recipe.dtype, copy=False)
+    require_finite(vectors, f"{what} encoder output")
+    return vectors
+
+
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Make the folder, be the only writer in it, and clear away what a killed one left.
+
+    Raises:
+        BusyError: another process is writing there.
+    """
+    import fcntl  # not on every system; elsewhere features can be read but not made
+
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"{folder}: another process is making features there. Wait until it is done.") from None
+        for name in (PLAN, "shard-*", "items-*", "store.json"):
+            for left_over in folder.glob(f".{name}.????????/"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> FeatureStore:
     skipped = {name for name, _ in store.skipped}
     kept = [row for row, name in enumerate(dataset.ids) if name not in skipped]
     asked = dataset.take(kept) if kept else dataset
     same_data = store.dataset.fingerprint() == asked.fingerprint()
     if store.recipe != recipe or not same_data or _file_names(store.dataset) != _file_names(asked):
         raise MismatchError(
-            f"{folder}: holds features of other data or of other encoders. Choose another folder or delete it first."
+            f"{store.source}: holds features of other data or of other encoders. Choose another folder or delete it "
+            "first; --update adds items to it."
         )
     return store
 
@@ -76,109 +302,40 @@ def _file_names(dataset: PairedDataset) -> list[str | None]:
     return [None if image is None else image.name for image in dataset.images]
 
 
-def _continue_or_start(partial: Path, plan: dict[str, Any]) -> None:
-    """Keep finished shards only if they were made by the same plan.
+def _not_in(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> PairedDataset | None:
+    """The items that a store does not have yet, None when it has them all.
 
     Raises:
-        DataError: the folder holds something else.
+        MismatchError: another recipe, or an item of the same id is not the same.
     """
-    if partial.exists() and any(partial.iterdir()) and not (partial / "plan.json").exists():
-        raise DataError(f"{partial}: is in the way and not ours. Choose another folder or move it.")
-    try:
-        found = read_json(partial / "plan.json", kind="extraction plan", version=1)
-        if found["plan"] == plan:
-            return
-    except FormatError:
-        pass
-    shutil.rmtree(partial, ignore_errors=True)
-    write_json(partial / "plan.json", {"plan": plan}, kind="extraction plan", version=1)
+    if difference := store.recipe.difference(recipe):
+        modality, key, mine, asked = difference
+        raise MismatchError(
+            f"{store.source}: its {modality} features have {key} {mine!r}, the encoder asked for has {asked!r}. Add "
+            "items with the encoders that the store was made with."
+        )
+    row_of = {name: row for row, name in enumerate(store.dataset.ids)}
+    for row, name in enumerate(dataset.ids):
+        if name in row_of and _item(dataset, row) != _item(store.dataset, row_of[name]):
+            raise MismatchError(
+                f"{store.source}: has another item {name!r} already (picture, texts or labels differ). Give the new "
+                "one another id."
+            )
+    rows = [row for row, name in enumerate(dataset.ids) if name not in row_of]
+    return dataset.take(rows) if rows else None
 
 
-def _encode_shard(
-    dataset: PairedDataset,
-    rows: NDArray[np.int64],
-    pictures: PictureEncoder,
-    texts: TextEncoder,
-    workers: int,
-    advance: Any,
-) -> tuple[dict[str, NDArray[Any]], list[list[str]]]:
-    kept: list[int] = []
-    skipped: list[list[str]] = []
-    vectors: list[NDArray[np.float32]] = []
-
-    def readable() -> Iterator[NDArray[np.uint8]]:
-        with ThreadPoolExecutor(workers) as pool:
-            for row, outcome in zip(
-                rows, pool.map(lambda row: _prepare(dataset.images[row], pictures), rows), strict=True
-            ):
-                if isinstance(outcome, str):
-                    skipped.append([dataset.ids[row], outcome])
-                    advance()
-                else:
-                    kept.append(int(row))
-                    yield outcome
-
-    for batch in _batches(readable(), pictures.batch_size):
-        vectors.append(pictures.encode(batch))
-        advance(len(batch))
-    flat = [text for row in kept for text in dataset.texts[row]]
-    empty_text = np.zeros((0, texts.recipe.dimension), np.float32)
-    arrays = {
-        "rows": np.asarray(kept, np.int64),
-        "image": np.concatenate([np.zeros((0, pictures.recipe.dimension), np.float32), *vectors]),
-        "text": texts.encode(flat) if flat else empty_text,
-        "counts": np.asarray([len(dataset.texts[row]) for row in kept], np.int64),
-    }
-    require_finite(arrays["image"], "picture encoder output")
-    require_finite(arrays["text"], "text encoder output")
-    return arrays, skipped
+def _item(dataset: PairedDataset, row: int) -> tuple[Any, ...]:
+    image = dataset.images[row]
+    return image and image.name, dataset.texts[row], sorted(dataset.label_names_of(row))
 
 
-def _prepare(path: Path | None, pictures: PictureEncoder) -> NDArray[np.uint8] | str:
-    """The prepared picture, or the reason why there is none."""
-    if path is None:
-        return "the item has no picture file."
-    try:
-        return pictures.prepare(open_picture(path))
-    except DataError as error:
-        return str(error)
-
-
-def _batches(items: Iterator[NDArray[np.uint8]], size: int) -> Iterator[Sequence[NDArray[np.uint8]]]:
-    batch: list[NDArray[np.uint8]] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _join(partial: Path, dataset: PairedDataset, recipe: Recipe, folder: Path) -> None:
-    """Write all shards as one store, one shard in memory at a time."""
-    paths = sorted(partial.glob("shard-*.safetensors"))
-    rows, counts, skipped = [], [], []
-    for path in paths:
-        arrays, header = read_arrays(path, kind="feature shard", version=1)
-        rows.append(arrays["rows"])
-        counts.append(arrays["counts"])
-        skipped.extend(header["skipped"])
-    kept, offsets = np.concatenate(rows), np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-    if not len(kept):
-        shutil.rmtree(partial)
-        raise DataError(f"none of the {len(dataset)} pictures can be read. The first: {skipped[0][1]}")
-    with replacing(folder) as temporary:
-        temporary.mkdir()
-        image = open_memmap(temporary / "image.npy", "w+", np.float32, (len(kept), recipe.image.dimension))
-        text = open_memmap(temporary / "text.npy", "w+", np.float32, (int(offsets[-1]), recipe.text.dimension))
-        image_end = text_end = 0
-        for path in paths:
-            arrays, _ = read_arrays(path, kind="feature shard", version=1)
-            image[image_end : (image_end := image_end + len(arrays["image"]))] = arrays["image"]
-            text[text_end : (text_end := text_end + len(arrays["text"]))] = arrays["text"]
-        image.flush()
-        text.flush()
-        np.save(temporary / "offsets.npy", offsets)
-        listed = tuple((name, reason) for name, reason in skipped)
-        FeatureStore(dataset.take(kept), image, text, offsets, recipe, listed).write_header(temporary)
+def _joined(first: PairedDataset, second: PairedDataset) -> PairedDataset:
+    """The items of two data sets; label names that are new come last."""
+    names = list(dict.fromkeys([*first.label_names, *second.label_names]))
+    labels = np.zeros((len(first) + len(second), len(names)), np.uint8)
+    labels[: len(first), : len(first.label_names)] = first.labels
+    labels[len(first) :, [names.index(name) for name in second.label_names]] = second.labels
+    return PairedDataset(
+        first.ids + second.ids, first.images + second.images, first.texts + second.texts, labels, tuple(names)
+    )

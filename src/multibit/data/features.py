@@ -1,4 +1,9 @@
-"""Feature vectors of a data set with the recipe that made them, and the part of them that training may see."""
+"""Feature vectors of a data set with the recipe that made them, and the part of them that training may see.
+
+A feature store is a folder: shards with the vectors, the items in `items-*.parquet` (a manifest that any tool reads),
+and `store.json`, written last, which names them with their checksums. More items are more shards and a new
+`store.json`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
+from multibit.data.shards import Shard, ShardedRows, shard_path
 from multibit.errors import DataError, FormatError, MismatchError
 from multibit.files import checksum_file, fingerprint, read_json, replacing, write_json
 
-KIND, VERSION = "feature store", 1
-FILES = ("image.npy", "text.npy", "offsets.npy", "items.parquet")
+KIND, VERSION = "feature store", 2
+SHARD = 512  # items in a shard: what is lost, at most, when an extraction is killed
 
 
 @dataclass(frozen=True)
@@ -37,20 +43,27 @@ class Recipe:
         """Inverse of `to_dict`."""
         return cls(EncoderRecipe(**values["image"]), EncoderRecipe(**values["text"]))
 
+    def difference(self, other: Recipe) -> tuple[str, str, Any, Any] | None:
+        """The first thing that another recipe does in another way: modality, what, here, there."""
+        for modality in ("image", "text"):
+            mine, theirs = getattr(self, modality).to_dict(), getattr(other, modality).to_dict()
+            for key in ("name", "weights", "dimension", "preprocessing", "dtype", "prompt"):
+                if mine[key] != theirs[key]:
+                    return modality, key, mine[key], theirs[key]
+        return None
+
     def require(self, other: Recipe, whose: str) -> None:
         """Refuse features of another recipe.
 
         Raises:
             MismatchError: the recipes differ; says in what.
         """
-        for modality in ("image", "text"):
-            mine, theirs = getattr(self, modality).to_dict(), getattr(other, modality).to_dict()
-            for key in ("name", "weights", "dimension", "preprocessing"):
-                if mine[key] != theirs[key]:
-                    raise MismatchError(
-                        f"{modality} features: {whose} have {key} {theirs[key]!r}, the model was trained on "
-                        f"{mine[key]!r}. Make the features again with the model's encoders."
-                    )
+        if difference := self.difference(other):
+            modality, key, mine, theirs = difference
+            raise MismatchError(
+                f"{modality} features: {whose} have {key} {theirs!r}, the model was trained on {mine!r}. Make the "
+                "features again with the model's encoders."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +110,11 @@ class FeatureStore:
 
     Attributes:
         dataset: the items, row for row.
-        image: (N, d_i) float32 or float16, may be memory-mapped. text: (T, d_t), T >= N.
+        image: (N, d_i) float32 or float16, in memory or in shards on disk. text: (T, d_t), T >= N.
         offsets: (N+1,) int64, the texts of item i are rows offsets[i]..offsets[i+1].
         recipe: how the features were made.
         skipped: (id, reason) of each item whose picture could not be read.
+        truncated: texts longer than the encoder reads.
         source: where the store was opened from.
 
     Raises:
@@ -108,11 +122,12 @@ class FeatureStore:
     """
 
     dataset: PairedDataset
-    image: NDArray[Any]
-    text: NDArray[Any]
+    image: NDArray[Any] | ShardedRows
+    text: NDArray[Any] | ShardedRows
     offsets: NDArray[np.int64]
     recipe: Recipe
     skipped: tuple[tuple[str, str], ...] = ()
+    truncated: int = 0
     source: Path | None = None
 
     def __post_init__(self) -> None:
@@ -129,8 +144,7 @@ class FeatureStore:
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of data and features: the identity of the input of a run."""
-        arrays = np.asarray(self.image), np.asarray(self.text), self.offsets
-        return fingerprint(self.dataset.fingerprint(), *arrays)
+        return fingerprint(self.dataset.fingerprint(), self.image, self.text, self.offsets)
 
     def require_finite(self, block: int = 16_384) -> None:
         """Look at every value, some rows at a time.
@@ -173,30 +187,12 @@ class FeatureStore:
             raise DataError(f"{folder}: exists already. Choose another folder or delete it first.")
         with replacing(folder) as temporary:
             temporary.mkdir()
-            np.save(temporary / "image.npy", self.image)
-            np.save(temporary / "text.npy", self.text)
-            np.save(temporary / "offsets.npy", self.offsets)
-            self.write_header(temporary)
-
-    def write_header(self, folder: Path) -> None:
-        """Write everything but the arrays: the items (a manifest that any tool reads), label names, recipe."""
-        data = self.dataset
-        rows = {
-            "id": data.ids,
-            "image": [None if path is None else str(path.absolute()) for path in data.images],
-            "texts": data.texts,
-            "labels": [data.label_names_of(row) for row in range(len(data))],
-        }
-        pyarrow.parquet.write_table(
-            pyarrow.table({name: list(column) for name, column in rows.items()}), folder / "items.parquet"
-        )
-        header = {
-            "recipe": self.recipe.to_dict(),
-            "label_names": list(data.label_names),
-            "skipped": self.skipped,
-            "checksums": {name: checksum_file(folder / name) for name in FILES},
-        }
-        write_json(folder / "store.json", header, kind=KIND, version=VERSION)
+            for number, start in enumerate(range(0, len(self), SHARD)):
+                ends = self.offsets[start : start + SHARD + 1]
+                image, text = self.image[start : start + SHARD], self.text[ends[0] : ends[-1]]
+                told = (self.skipped, self.truncated) if number == 0 else ((), 0)
+                Shard(image, text, np.diff(ends), *told).write(temporary, number)
+            write_header(temporary, self.dataset, self.recipe, number + 1)
 
     @classmethod
     def open(cls, path: Path | str) -> FeatureStore:
@@ -208,19 +204,31 @@ class FeatureStore:
         path = Path(path)
         if path.suffix == ".npz":
             return cls.from_npz(path)
-        fields = ("recipe", "label_names", "skipped", "checksums")
-        header = read_json(path / "store.json", kind=KIND, version=VERSION, fields=fields)
+        header = read_header(path)
         for name, digits in header["checksums"].items():
             if not (path / name).is_file() or checksum_file(path / name) != digits:
                 raise FormatError(f"{path}: {name} is missing or torn, or was changed. Make the features again.")
-        dataset = read_manifest(path / "items.parquet", label_names=header["label_names"])
-        try:
-            image, text = (np.load(path / f"{name}.npy", mmap_mode="r") for name in ("image", "text"))
-            offsets = np.load(path / "offsets.npy")
-        except (OSError, ValueError, EOFError) as error:
-            raise FormatError(f"{path}: an array is missing or torn ({error}). Make the features again.") from None
-        skipped = tuple((name, reason) for name, reason in header["skipped"])
-        return cls(dataset, image, text, offsets, Recipe.from_dict(header["recipe"]), skipped, path)
+        dataset = read_manifest(path / header["items"], label_names=header["label_names"])
+        paths = [shard_path(path, number) for number in range(header["shards"])]
+        counts: list[NDArray[np.int64]] = []
+        reasons: dict[str, str] = {}
+        truncated = 0
+        for each in paths:  # one at a time: an open shard holds a file descriptor
+            shard = Shard.read(each, verify=False)
+            counts.append(np.array(shard.counts))
+            reasons.update(shard.skipped)
+            truncated += shard.truncated
+        encoded = set(dataset.ids) if reasons else set()  # what was skipped once may have been encoded later
+        return cls(
+            dataset,
+            ShardedRows(paths, "image", np.cumsum([len(each) for each in counts])),
+            ShardedRows(paths, "text", np.cumsum([each.sum() for each in counts])),
+            np.concatenate([[0], *counts]).cumsum(),
+            Recipe.from_dict(header["recipe"]),
+            tuple(pair for pair in reasons.items() if pair[0] not in encoded),
+            truncated,
+            path,
+        )
 
     @classmethod
     def from_npz(cls, path: Path | str) -> FeatureStore:
@@ -268,6 +276,51 @@ class FeatureStore:
             Recipe(*(EncoderRecipe(recipe, "", array.shape[1], "unknown") for array in (image, text))),
             source=path,
         )
+
+
+def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: int) -> None:
+    """Make a store of the shards in a folder: write the items, then `store.json`, which makes them count.
+
+    Args:
+        folder: with the shards 0 to `shards` - 1. dataset: the items in them, in order. recipe: of their features.
+    """
+    rows = {
+        "id": dataset.ids,
+        "image": [None if path is None else str(path.absolute()) for path in dataset.images],
+        "texts": dataset.texts,
+        "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
+    }
+    items = folder / f"items-{shards:05d}.parquet"  # another name than before: the old store holds until the last step
+    with replacing(items) as temporary:
+        table = pyarrow.table({name: list(column) for name, column in rows.items()})
+        pyarrow.parquet.write_table(table, temporary)
+    files = [*(shard_path(folder, number) for number in range(shards)), items]
+    header = {
+        "recipe": recipe.to_dict(),
+        "label_names": list(dataset.label_names),
+        "shards": shards,
+        "items": items.name,
+        "checksums": {file.name: checksum_file(file) for file in files},
+    }
+    write_json(folder / "store.json", header, kind=KIND, version=VERSION)
+    for other in folder.glob("items-*.parquet"):
+        if other != items:
+            other.unlink()
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What `store.json` says.
+
+    Raises:
+        FormatError: no store, unfinished, torn, newer, or of the first version.
+    """
+    if (folder / "plan.json").exists() and not (folder / "store.json").exists():
+        raise FormatError(f"{folder}: its extraction is not finished. Run the same `multibit features` again to go on.")
+    header = read_json(folder / "store.json", kind=KIND, version=VERSION)
+    if int(header["version"]) < VERSION:
+        raise FormatError(f"{folder}: an earlier multibit wrote it in another form. Make the features again.")
+    fields = ("recipe", "label_names", "shards", "items", "checksums")
+    return read_json(folder / "store.json", kind=KIND, version=VERSION, fields=fields)
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

@@ -34,7 +34,7 @@ def open_picture(path: Path) -> Image.Image:
     except Image.DecompressionBombError:
         raise DataError(f"{path}: too many pixels, at most {MAX_PIXELS:,} are read.") from None
     except Exception as error:  # a damaged file makes its decoder raise anything
-        raise DataError(f"{path}: cannot be decoded ({error}).") from None
+        raise DataError(f"{path}: cannot be decoded ({getattr(error, 'strerror', None) or error}).") from None
 
 
 def _to_rgb(picture: Image.Image) -> Image.Image:

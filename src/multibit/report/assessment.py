@@ -161,7 +161,12 @@ def _references(run: Run, database: CodedPairs) -> tuple[list[GradedRelevance], 
     """The IDF evaluator, and the label-name evaluator where a text encoder and names are at hand."""
     idf = GradedRelevance.idf(database.labels)
     try:
-        encoder = load_text_encoder(run.recipe.text.name if run.recipe.text.weights else "all-minilm-l6-v2")
+        own = run.recipe.text
+        encoder = (
+            load_text_encoder(own.source or own.name, **own.options)
+            if own.weights
+            else load_text_encoder("all-minilm-l6-v2")
+        )
         return [idf, GradedRelevance.semantic(run.label_names, encoder.encode)], []
     except MultibitError as error:
         return [idf], [f"No label-name evaluator: {error}"]

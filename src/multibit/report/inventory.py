@@ -87,6 +87,7 @@ def _features(store: FeatureStore) -> dict[str, str]:
         "image features": f"{store.image.shape[1]}-d {store.image.dtype}, {store.recipe.image.name}",
         "text features": f"{store.text.shape[1]}-d {store.text.dtype}, {store.recipe.text.name}",
         "skipped items": f"{len(store.skipped):,}",
+        "truncated texts": f"{store.truncated:,}",
         "with features": store.fingerprint(),
     }
 

@@ -1,0 +1,512 @@
+"""CLIP and SigLIP: tiny ones with random weights, written to a folder, through the real loading code, no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from multibit import Codes, FeatureStore, PairedDataset
+from multibit.cli import app
+from multibit.data import Recipe, extract
+from multibit.data.encoders import hash_files, load_picture_encoder, load_text_encoder
+from multibit.data.extract import extract_features
+from multibit.data.joint import JointPictures, Scaling
+from multibit.errors import ConfigError, MismatchError, MissingExtraError
+from multibit.hashing.model import HashModel
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install multibit[clip]")
+import torch  # noqa: E402
+
+SIDE, LIMIT = 32, 20
+TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond", "a b " * 30]
+TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT_TOWER = {**TOWER, "max_position_embeddings": LIMIT, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+VISION_TOWER = {**TOWER, "image_size": SIDE, "patch_size": 8}
+PICTURE_SETTINGS = {
+    "do_resize": True, "resample": 3, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+    "image_mean": [0.48, 0.45, 0.40], "image_std": [0.26, 0.25, 0.27],
+}  # fmt: skip
+
+
+def write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content))
+
+
+def write_clip(folder: Path, seed: int = 0) -> Path:
+    """A CLIP model folder: random weights, a byte-level vocabulary with one merge, the usual picture settings."""
+    folder.mkdir()
+    torch.manual_seed(seed)
+    letters = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
+    words = ["<|startoftext|>", "<|endoftext|>", *letters, *(letter + "</w>" for letter in letters), "re"]
+    config = transformers.CLIPConfig(
+        text_config={**TEXT_TOWER, "vocab_size": len(words)}, vision_config=VISION_TOWER, projection_dim=16
+    )
+    transformers.CLIPModel(config).save_pretrained(folder)
+    write_json(folder / "vocab.json", {word: number for number, word in enumerate(words)})
+    (folder / "merges.txt").write_text("#version: 0.2\nr e\n")
+    special = {"bos_token": words[0], "eos_token": words[1], "unk_token": words[1], "pad_token": words[1]}
+    write_json(
+        folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer", "model_max_length": LIMIT, **special}
+    )
+    crop = {"size": {"shortest_edge": SIDE}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
+    write_json(
+        folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **crop, **PICTURE_SETTINGS}
+    )
+    return folder
+
+
+def write_siglip(folder: Path) -> Path:
+    """A SigLIP model folder: random weights, a sentencepiece vocabulary trained on a few lines."""
+    import sentencepiece
+
+    folder.mkdir()
+    torch.manual_seed(0)
+    lines = [f"a {colour} {thing} on the table" for colour in ("red", "green") for thing in ("apple", "frog", "cat")]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(folder / "spiece"), vocab_size=40, pad_id=0, eos_id=1,
+        unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    text = {**TEXT_TOWER, "vocab_size": 40, "pad_token_id": 1}
+    config = transformers.SiglipConfig(text_config=text, vision_config=VISION_TOWER)
+    transformers.SiglipModel(config).save_pretrained(folder)
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "SiglipTokenizer", "model_max_length": LIMIT, "model_input_names": ["input_ids"]},
+    )
+    size = {"size": {"height": SIDE, "width": SIDE}, "image_processor_type": "SiglipImageProcessor"}
+    write_json(folder / "preprocessor_config.json", {**size, **PICTURE_SETTINGS})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    folders = {"clip": write_clip(folder / "tiny-clip")}
+    if importlib.util.find_spec("sentencepiece"):
+        folders["siglip"] = write_siglip(folder / "tiny-siglip")
+    return folders
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("the network is blocked in this test")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def kind(request, models) -> str:
+    if request.param not in models:
+        pytest.skip("sentencepiece is not installed: pip install multibit[clip]")
+    return request.param
+
+
+@pytest.fixture
+def eyes(models, kind):
+    return load_picture_encoder(str(models[kind]))
+
+
+@pytest.fixture
+def ears(models, kind):
+    return load_text_encoder(str(models[kind]))
+
+
+def noise(*sizes: tuple[int, int]) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)) for width, height in sizes]
+
+
+def library_network(folder: Path):
+    return transformers.AutoModel.from_pretrained(folder).eval()
+
+
+def unit(vectors) -> np.ndarray:
+    return torch.nn.functional.normalize(vectors.pooler_output, dim=1).numpy()
+
+
+# The features are those of the library
+
+
+@pytest.mark.parametrize("size", [(64, 64), (70, 40), (33, 90), (32, 32), (31, 500), (20, 25)])
+def test_pictures_are_scaled_and_cut_as_the_library_does_it(models, kind, eyes, size):
+    (picture,) = noise(size)
+    picture = picture.point(lambda value: 64 + value // 2)  # no overshoot that the library would clip in another order
+    processor = transformers.AutoImageProcessor.from_pretrained(models[kind])
+    wanted = processor(picture, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"][0]
+    prepared = eyes.prepare(picture)
+    assert prepared.shape == (SIDE, SIDE, 3) and prepared.dtype == np.uint8
+    assert np.abs(prepared.astype(int) - wanted.transpose(1, 2, 0)).max() <= 1  # rounding of the cut's place
+
+
+def test_picture_features_are_the_librarys(models, kind, eyes):
+    pictures = noise((64, 64), (40, 80))
+    inputs = transformers.AutoImageProcessor.from_pretrained(models[kind])(pictures, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = unit(library_network(models[kind]).get_image_features(**inputs))
+    found = eyes.encode([eyes.prepare(picture) for picture in pictures])
+    assert found == pytest.approx(wanted, abs=2e-3)
+    assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 0.01
+
+
+def test_text_features_are_the_librarys_with_the_padding_that_it_asks_for(models, kind, ears):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(models[kind])
+    inputs = tokenizer(TEXTS, padding="max_length", max_length=LIMIT, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = unit(library_network(models[kind]).get_text_features(**inputs))
+    assert ears.encode(TEXTS) == pytest.approx(wanted, abs=1e-5)
+    assert ears.encode([]).shape == (0, wanted.shape[1])
+
+
+def test_long_texts_are_cut_at_the_models_own_limit_and_counted(ears):
+    cut = ears.encode(["frog " * LIMIT, "frog " * LIMIT + "and a very different end"])
+    assert np.array_equal(cut[0], cut[1])
+    assert [ears.truncated([text]) for text in ("a red frog", "", "x " * 99)] == [0, 0, 1]
+    assert (ears.truncated(["frog " * LIMIT]), ears.truncated(TEXTS * 2)) == (1, 2 * ears.truncated(TEXTS))
+    assert ears.truncated([]) == 0
+    assert ears.recipe.text_limit == LIMIT
+
+
+def test_a_prompt_goes_around_every_text(models, kind, ears):
+    prompted = load_text_encoder(str(models[kind]), prompt="a photo of {}, {}")
+    assert np.array_equal(prompted.encode(["cat", ""]), ears.encode(["a photo of cat, cat", "a photo of , "]))
+    assert prompted.recipe.prompt == "a photo of {}, {}" and prompted.recipe != ears.recipe
+    assert prompted.truncated(["cat", "c a t s " * 3]) == ears.truncated(
+        ["a photo of cat, cat", f"a photo of {'c a t s ' * 3}, {'c a t s ' * 3}"]
+    )
+
+
+def test_half_precision_is_close_and_said_in_the_recipe(models, kind, eyes, ears):
+    half_eyes = load_picture_encoder(str(models[kind]), dtype="float16")
+    half_ears = load_text_encoder(str(models[kind]), dtype="float16")
+    prepared = [eyes.prepare(picture) for picture in noise((64, 64), (40, 80))]
+    assert half_eyes.encode(prepared).dtype == half_ears.encode(TEXTS).dtype == np.float16
+    assert half_eyes.encode(prepared) == pytest.approx(eyes.encode(prepared), abs=0.02)
+    assert half_ears.encode(TEXTS) == pytest.approx(ears.encode(TEXTS), abs=0.02)
+    assert half_eyes.recipe.dtype == "float16" and half_eyes.recipe != eyes.recipe
+    with pytest.raises(MismatchError, match="have dtype 'float16', the model was trained on 'float32'"):
+        Recipe(eyes.recipe, ears.recipe).require(Recipe(half_eyes.recipe, half_ears.recipe), "these")
+
+
+# One item alone, and in a batch
+
+
+def flipped_bits(model: HashModel, one: np.ndarray, other: np.ndarray, modality) -> int:
+    codes = [Codes.from_signs(model.encode(vectors, modality)).to_bytes() for vectors in (one, other)]
+    return int(np.bitwise_count(codes[0] ^ codes[1]).sum())
+
+
+def test_features_and_codes_of_one_item_are_those_of_a_batch(eyes, ears, record_testsuite_property):
+    """Bound: 1e-5 of a feature of unit length, and one code bit in a thousand."""
+    prepared = [eyes.prepare(picture) for picture in noise(*itertools.product((20, 40, 64), (30, 50)))]
+    texts = [*TEXTS, *(f"{count} frogs " * count for count in range(6))]
+    torch.manual_seed(0)
+    model = HashModel(eyes.recipe.dimension, ears.recipe.dimension, (64, 64))
+    for modality, encode, items in (("image", eyes.encode, prepared), ("text", ears.encode, texts)):
+        together = encode(items)
+        alone = np.concatenate([encode([item]) for item in items])
+        assert np.abs(together - alone).max() <= 1e-5
+        flips = flipped_bits(model, together, alone, modality)
+        record_testsuite_property(f"flipped {modality} bits of {128 * len(items)}", flips)
+        assert flips <= 128 * len(items) / 1000
+
+
+def test_the_batch_size_is_an_option(models, kind, eyes, ears):
+    small_eyes, small_ears = (
+        load(str(models[kind]), batch_size=2) for load in (load_picture_encoder, load_text_encoder)
+    )
+    assert small_eyes.batch_size == small_ears.batch_size == 2
+    assert small_ears.encode(TEXTS) == pytest.approx(ears.encode(TEXTS), abs=1e-5)
+
+
+def test_features_hardly_depend_on_how_items_fall_into_shards(
+    eyes, ears, tmp_path, monkeypatch, record_testsuite_property
+):
+    """Pictures not at all on the processors measured so far, texts in the last digits of some."""
+    for row, picture in enumerate(noise(*[(40, 30 + row) for row in range(11)])):
+        picture.save(tmp_path / f"{row}.png")
+    data = PairedDataset(
+        tuple(map(str, range(11))), tuple(tmp_path / f"{row}.png" for row in range(11)),
+        tuple(("a red frog " * row, "x", "apple " * (row % 4)) for row in range(11)), np.ones((11, 1)), ("l",),
+    )  # fmt: skip
+    stores = []
+    for size in (3, 8):
+        monkeypatch.setattr(extract, "SHARD", size)
+        stores.append(extract_features(data, eyes, ears, tmp_path / str(size)))
+    for name in ("image", "text"):
+        one, other = (getattr(store, name)[:] for store in stores)
+        record_testsuite_property(f"{name} features that differ", int((one != other).sum()))
+        assert np.abs(one - other).max() <= 1e-5
+
+
+# The recipe
+
+
+def test_the_recipe_says_how_the_features_were_made(models, kind, eyes, ears):
+    folder = models[kind]
+    for recipe in (eyes.recipe, ears.recipe):
+        assert (recipe.name, recipe.source, recipe.dtype) == (f"tiny-{kind}", str(folder), "float32")
+        assert recipe.weights == hash_files(folder / "model.safetensors")
+        assert recipe.dimension == (16 if kind == "clip" else 32)
+        assert {"torch", "transformers"} <= set(recipe.versions)
+    assert "32 x 32 bicubic" in eyes.recipe.preprocessing and "0.48" in eyes.recipe.preprocessing
+    assert f"at most {LIMIT} tokens" in ears.recipe.preprocessing
+
+
+def test_a_copy_elsewhere_has_the_same_recipe_other_weights_or_words_have_not(models, tmp_path):
+    (tmp_path / "copy").mkdir()
+    copy = shutil.copytree(models["clip"], tmp_path / "copy" / "tiny-clip")
+    recipe = load_text_encoder(str(models["clip"])).recipe
+    assert load_text_encoder(str(copy)).recipe == recipe
+    (copy / "merges.txt").write_text("#version: 0.2\n")
+    assert load_text_encoder(str(copy)).recipe != recipe
+    (tmp_path / "other").mkdir()
+    assert load_text_encoder(str(write_clip(tmp_path / "other" / "tiny-clip", seed=1))).recipe != recipe
+
+
+def test_other_picture_settings_are_another_recipe(models, tmp_path):
+    copy = shutil.copytree(models["clip"], tmp_path / "tiny-clip")
+    settings = json.loads((copy / "preprocessor_config.json").read_text())
+    write_json(copy / "preprocessor_config.json", {**settings, "image_mean": [0.5, 0.5, 0.5]})
+    assert load_picture_encoder(str(copy)).recipe != load_picture_encoder(str(models["clip"])).recipe
+
+
+# What cannot be loaded
+
+
+@pytest.mark.parametrize("load", [load_picture_encoder, load_text_encoder])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "nobody/nothing-here",
+            r"neither a folder nor on this disk, and the hub does not give it \(.*\)\. Without a n",
+        ),
+        ("./no/such/folder", "no such folder"),
+        ("/no/such/folder", "no such folder"),
+    ],
+)
+def test_a_model_that_is_nowhere_is_a_sentence(load, name, sentence, monkeypatch):
+    with pytest.raises(ConfigError, match=f"encoder '{name}': .*{sentence}"):
+        load(name)
+
+
+def test_a_missing_hub_model_is_a_sentence_on_the_command_line(tmp_path):
+    (tmp_path / "items.csv").write_text("id,image,text,labels\na,a.jpg,x,y\n")
+    arguments = ["features", str(tmp_path / "items.csv"), "--out", str(tmp_path / "f"), "--image-encoder", "nobody/x"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1 and result.stderr.startswith("Error: encoder 'nobody/x': is neither a folder nor")
+
+
+def test_a_model_in_the_hubs_cache_is_loaded_without_the_network(models, monkeypatch):
+    import huggingface_hub
+
+    def cached(name, local_files_only=False, **_):
+        assert local_files_only and name == "somebody/tiny-clip"
+        return str(models["clip"])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
+    recipe = load_picture_encoder("somebody/tiny-clip").recipe
+    assert (recipe.name, recipe.source) == ("tiny-clip", "somebody/tiny-clip")
+    assert recipe == load_picture_encoder(str(models["clip"])).recipe
+
+
+def test_a_model_not_in_the_cache_is_downloaded_without_a_second_kind_of_weights(models, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def download(name, local_files_only=False, allow_patterns=None):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        asked.append(allow_patterns[0])
+        return str(models["clip"])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    for names in (["model.safetensors", "pytorch_model.bin"], ["pytorch_model.bin"]):
+        files = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
+        monkeypatch.setattr(huggingface_hub, "model_info", lambda *_, files=files, **__: files)
+        load_picture_encoder("somebody/tiny-clip")
+    assert asked == ["*.safetensors", "*.bin"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            "is no complete model; it needs config.json, model.saf",
+        ),
+        (lambda folder: (folder / "config.json").unlink(), "is no complete model"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"torn"), "its network cannot be loaded"),
+        (lambda folder: (folder / "config.json").write_text("{"), "its network cannot be loaded"),
+        (lambda folder: (folder / "preprocessor_config.json").unlink(), "its picture processor cannot be loaded"),
+    ],
+    ids=["no weights", "no config", "torn weights", "torn config", "no picture settings"],
+)
+def test_a_damaged_folder_is_a_sentence(models, tmp_path, harm, sentence):
+    folder = shutil.copytree(models["clip"], tmp_path / "clip")
+    harm(folder)
+    with pytest.raises(ConfigError, match=sentence):
+        load_picture_encoder(str(folder))
+
+
+def test_a_folder_without_words_is_a_sentence(models, tmp_path):
+    folder = shutil.copytree(models["clip"], tmp_path / "clip")
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(
+        ConfigError, match=r"its tokenizer cannot be loaded \(none of tokenizer\.json, vocab\.\*, \*\.model is there\)"
+    ):
+        load_text_encoder(str(folder))
+
+
+def test_weights_that_lack_a_tensor_are_refused_not_made_up(models, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(models["clip"], tmp_path / "clip")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["visual_projection.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"the weights lack 1 tensors, among them visual_projection\.weight"):
+        load_picture_encoder(str(folder))
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    config = transformers.BertConfig(**TOWER, vocab_size=30, max_position_embeddings=20)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ConfigError, match="a BertModel has no get_image_features; need a CLIP-like model"):
+        load_text_encoder(str(tmp_path / "bert"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"size": {"longest_edge": 30}}, "only a fixed size"),
+        ({"do_center_crop": False}, "only a fixed size"),
+        ({"do_resize": False}, "only a fixed size"),
+        ({"do_pad": True}, "only a fixed size"),
+        ({"size": {"height": 40, "width": 40}}, "only a fixed size"),
+        ({"size": {"shortest_edge": 16}}, "cannot cut 32 x 32 out of a shorter side of 16"),
+    ],
+)
+def test_picture_settings_that_cannot_be_followed_are_refused(changed, sentence):
+    settings = {
+        **PICTURE_SETTINGS, "do_center_crop": True, "size": {"shortest_edge": 32},
+        "crop_size": {"height": 32, "width": 32}, **changed,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=f"encoder 'x': .*{sentence}"):
+        Scaling.of(settings, "x")
+
+
+@pytest.mark.parametrize("load", [load_picture_encoder, load_text_encoder])
+def test_settings_out_of_range_are_refused(models, load):
+    with pytest.raises(ConfigError, match="dtype: must be float32 or float16, got 'int8'"):
+        load(str(models["clip"]), dtype="int8")
+    packaged = "efficientnet-lite0" if load is load_picture_encoder else "all-minilm-l6-v2"
+    with pytest.raises(ConfigError, match=f"{packaged}: runs in float32 only"):
+        load(packaged, dtype="float16")
+
+
+def test_a_prompt_without_a_place_for_the_text_is_refused(models):
+    with pytest.raises(ConfigError, match=r"prompt 'a photo': needs \{\} where the text goes"):
+        load_text_encoder(str(models["clip"]), prompt="a photo")
+
+
+def test_the_missing_library_is_named_with_its_extra(models, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtraError, match=r'needs transformers, .* pip install "multibit\[clip\]"'):
+        JointPictures(str(models["clip"]))
+
+
+# Odd pictures
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 1), (1, 3), (30_000, 2), (2, 30_000)])
+def test_tiny_and_thin_pictures_are_encoded(eyes, size):
+    vectors = eyes.encode(
+        [eyes.prepare(Image.new("RGB", size, "red")), eyes.prepare(Image.new("RGB", (64, 64), "red"))]
+    )
+    assert vectors[0] == pytest.approx(vectors[1], abs=1e-5)
+
+
+# The whole line
+
+
+def test_the_whole_line_runs_on_a_model_folder(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ["id,image,text,labels"]
+    for row in range(40):
+        colour = ("red", "lime")[row % 2]
+        Image.new("RGB", (40, 30 + row), colour).save(f"{row}.png")
+        rows.append(f"{row},{row}.png,a {colour} thing {'that is long ' * (row == 7)},{colour}")
+    Path("items.csv").write_text("\n".join(rows))
+
+    def ran(*arguments: str):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    clip = str(models["clip"])
+    encoders = ["--image-encoder", clip, "--text-encoder", clip, "--prompt", "see {}", "--dtype", "float16"]
+    printed = ran("features", "items.csv", "--out", "features", *encoders)
+    assert f"1 of 40 texts are longer than the {LIMIT} tokens read" in printed
+    assert "truncated texts:      1" in ran("info", "features")
+    store = FeatureStore.open("features")
+    assert store.image.dtype == store.text.dtype == np.float16 and len(store) == 40
+    small = ["--set", "epochs=2", "--set", "hidden=16", "--set", "dimension=8", "--set", "scales=2"]
+    ran("train", "features", "--out", "run", "--set", "lengths=8,16", *small)
+    ran("index", "run")
+    assert len(ran("search", "run", "a lime thing", "--json").splitlines()) == 10
+    assert len(ran("search", "run", "7.png", "--json").splitlines()) == 10
+    (models["clip"] / "model.safetensors").rename(tmp_path / "away")
+    try:
+        result = CliRunner().invoke(app, ["search", "run", "a lime thing"])
+    finally:
+        (tmp_path / "away").rename(models["clip"] / "model.safetensors")
+    assert result.exit_code == 1 and "is no complete model" in result.stderr
+
+
+# Ray
+
+ON_RAY = "import sys; from multibit.data import extract; extract.SHARD = 4; from multibit.cli import main; main()"
+
+
+def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
+    rows = ["id,image,text,labels", *(f"{row},{row}.png,text {row},x" for row in range(10))]
+    (tmp_path / "items.csv").write_text("\n".join(rows))
+    for row, picture in enumerate(noise(*[(40, 30 + row) for row in range(9)])):  # the tenth is missing
+        picture.save(tmp_path / f"{row}.png")
+    clip = str(models["clip"])
+    for engine in ("local", "ray"):
+        arguments = ["--image-encoder", clip, "--text-encoder", clip, "--engine", engine, "--out", engine]
+        command = [sys.executable, "-c", ON_RAY, "features", "items.csv", *arguments]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        assert f"Wrote {engine}: 9 items, 1 skipped" in result.stdout
+        assert "10/10" in result.stderr
+    local, ray = (
+        {path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("local", "ray")
+    )
+    assert local == ray and len(local) == 5
+
+
+def test_the_missing_ray_is_named_with_its_extra(eyes, ears, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    data = PairedDataset(("a",), (None,), (("x",),), np.ones((1, 1)), ("l",))
+    with pytest.raises(MissingExtraError, match=r'--engine ray needs ray, .* pip install "multibit\[ray\]"'):
+        extract_features(data, eyes, ears, tmp_path / "store", engine="ray")

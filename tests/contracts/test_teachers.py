@@ -17,7 +17,7 @@ from multibit.relation import TEACHERS, RelationTeacher, load_teacher, teacher_c
 
 ALPHA, ETA, SCALES, EPSILON = 0.9, 1.0, 3, 0.1
 SETTINGS = {"alpha": ALPHA, "eta": ETA, "scales": SCALES, "epsilon": EPSILON}
-BY_SETS = ("binary", "jaccard", "frt-shared")  # their scores do not rest on specificity alone
+BY_SETS = ("binary", "jaccard")  # their scores do not rest on specificity alone
 
 rng = np.random.default_rng(11)
 CASES = {
@@ -100,7 +100,6 @@ def slow_scores(name, labels, sets):
         "frt": lambda: fractional,
         "binary": lambda: binary(sets),
         "jaccard": lambda: of_sets(lambda a, b: len(a & b) / len(a | b) if a | b else 0.0, sets),
-        "frt-shared": lambda: 0.7 * fractional + 0.3 * binary(sets),
         "ppmi": lambda: kernel_cosines(2 * identity - laplacian, sets),
         "ppmi-specificity": lambda: kernel_cosines(2 * identity - laplacian, weighted),
         "single-scale": lambda: kernel_cosines(heat[0], weighted),

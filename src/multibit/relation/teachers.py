@@ -46,28 +46,6 @@ class Jaccard(Binary):
         return shared / (union + (union == 0))
 
 
-class Shared(RelationTeacher):
-    """The fractional teacher with the plain relation beside it, 0.7 g* + 0.3 where a label is shared.
-
-    The field counts an item as relevant when it shares a label; diffusion alone scores a pair that shares only common
-    labels hardly above a pair that shares none.
-    """
-
-    name: ClassVar[str] = "frt-shared"
-    share: ClassVar[float] = 0.3
-
-    def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
-        """Rows of g* and the labels side by side (N, 2 C)."""
-        rows = super().embed(labels, scale)
-        return rows if scale is not None else np.concatenate([rows, np.asarray(labels, np.float64)], axis=1)
-
-    def compare(self, left: Any, right: Any) -> Any:
-        """Of every pair, in [0, 1]."""
-        columns = len(self.graph.weights)
-        related = (left[:, columns:] @ right[:, columns:].T > 0) * 1.0
-        return (1 - self.share) * (left[:, :columns] @ right[:, :columns].T) + self.share * related
-
-
 class PpmiSpecificity(RelationTeacher):
     """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on labels weighted by their specificity."""
 
@@ -155,7 +133,6 @@ TEACHERS: dict[str, type[RelationTeacher]] = {
         RelationTeacher,
         Binary,
         Jaccard,
-        Shared,
         Ppmi,
         PpmiSpecificity,
         SingleScale,

@@ -1,0 +1,36 @@
+"""The command line: one verb per stage, no logic of its own."""
+
+from collections.abc import Callable
+
+from multibit.cli import about, data, model, paper, search
+from multibit.cli.app import app
+from multibit.cli.options import EngineName, Kind
+
+__all__ = ["EngineName", "Kind", "app", "main"]
+
+VERBS: dict[str, Callable[..., None]] = {
+    "demo": data.demo,
+    "import": data.import_,
+    "label": data.label,
+    "check": data.check,
+    "features": data.features,
+    "train": model.train,
+    "encode": model.encode,
+    "evaluate": model.evaluate,
+    "index": search.index,
+    "merge": search.merge,
+    "export": search.export,
+    "search": search.search,
+    "variants": paper.variants,
+    "reproduce": paper.reproduce,
+    "info": about.info,
+}
+"""In the order of the help."""
+
+for name, verb in VERBS.items():
+    app.command(name)(verb)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

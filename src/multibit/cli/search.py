@@ -1,0 +1,189 @@
+"""Verbs about indices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from multibit.cli.options import (
+    EngineName,
+    Items,
+    Modality,
+    OptionalFeatures,
+    QueryKind,
+    RunArgument,
+    pairs,
+    stdout,
+)
+from multibit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from multibit.runs import Run
+    from multibit.search import Hit, Index
+
+
+def index(
+    run: RunArgument,
+    features: OptionalFeatures = None,
+    items: Annotated[Items, typer.Option(help="All items, or only the database of the run's split.")] = Items.all,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add to the index that is there; known ids are replaced.")
+    ] = False,
+    remove: Annotated[
+        list[str] | None, typer.Option(help="Only take this id out of the index; may be repeated.")
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="How to search; lists pay from about a million codes on.")] = (
+        EngineName.exact
+    ),
+    out: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
+) -> None:
+    """Encode items into a searchable index, or update one.
+
+    One file per modality. Readers are never disturbed, and a crash leaves the old index or the new one.
+    """
+    from multibit.runs import Run
+    from multibit.search import Index
+
+    if remove and (update or features):
+        raise ConfigError("--remove only takes items out: give it without --update and without features.")
+    loaded = Run.load(run)
+    console = stdout()
+    for modality in Modality:
+        path = (out or run / "index") / f"{modality.value}.mbx"
+        if remove:
+            with Index.editing(path) as built:
+                built.remove(remove)
+        else:
+            store = loaded.open_features(features)
+            if items is Items.database:
+                loaded.require_own(store)
+            rows = loaded.split.database if items is Items.database else None
+            if update:
+                with Index.editing(path) as built:
+                    loaded.index_items(built, store, modality.value, rows)
+            else:
+                built = Index(loaded.record["model"], engine.value)
+                loaded.index_items(built, store, modality.value, rows)
+                built.save(path)
+        console.print(f"Wrote {path}: {len(built):,} items", soft_wrap=True)
+
+
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="Index files (.mbx) of one model, in order.")],
+    out: Annotated[Path, typer.Option(help="The index file to write.")],
+) -> None:
+    """Join indices that were built in parts."""
+    from multibit.search import Index
+
+    merged = Index.merge([Index.load(part) for part in parts])
+    merged.save(out)
+    stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
+
+
+def export(
+    index: Annotated[Path, typer.Argument(help="An index file (.mbx).")],
+    out: Annotated[Path, typer.Option(help="The .npy (packed codes) or .faiss (binary flat index) file to write.")],
+    bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
+) -> None:
+    """Write the codes of an index for another tool."""
+    from multibit.search import Index
+    from multibit.search.exchange import export_codes
+
+    found = Index.load(index)
+    assert found.codes is not None  # an empty index is never saved
+    export_codes(found.codes, out, bits)
+    stdout().print(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits", soft_wrap=True)
+
+
+def search(
+    run: RunArgument,
+    query: Annotated[str, typer.Argument(help="A text, or the path of a picture.")],
+    bits: Annotated[int | None, typer.Option(help="Code length to search at, 1 to the full length (default).")] = None,
+    k: Annotated[int, typer.Option("-k", help="Number of hits.")] = 10,
+    kind: Annotated[QueryKind | None, typer.Option("--as", help="How to read the query; guessed when omitted.")] = None,
+    modality: Annotated[
+        Modality | None, typer.Option("--in", help="Search among pictures or texts; the other side when omitted.")
+    ] = None,
+    max_distance: Annotated[int | None, typer.Option(help="Only items that differ in at most this many bits.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="FIELD=VALUE that the item must have, e.g. labels=dog.")
+    ] = None,
+    relaxed: Annotated[
+        bool, typer.Option("--relaxed", help="Keep the query's real values: splits ties, larger score is nearer.")
+    ] = False,
+    index: Annotated[Path | None, typer.Option(help="Index folder; RUN/index when omitted.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Also draw the hits into this PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+) -> None:
+    """Find the nearest items to a text or a picture, at any code length."""
+    from multibit.codes import Codes
+    from multibit.runs import Run
+
+    if relaxed and max_distance is not None:
+        raise ConfigError("--relaxed ranks by score, so --max-distance does not apply; give one of them.")
+    loaded = Run.load(run)
+    picture = Path(query) if _is_picture(query, kind) else None
+    searched = modality.value if modality else ("text" if picture else "image")
+    found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
+    values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
+    conditions = {field: _number_or_text(value) for field, value in pairs(where, "--where").items()} or None
+    if relaxed:
+        result = found.search_relaxed(values, k, bits, where=conditions)
+    else:
+        result = found.search(Codes.from_signs(values), k, bits, max_distance=max_distance, where=conditions)
+    hits = result.hits()
+    if as_json:
+        for hit in hits:
+            row = {"rank": hit.rank, "id": hit.id, "distance": hit.distance, "bits": hit.bits, **hit.payload}
+            typer.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        stdout().print(_hits_table(hits, searched, result.bits))
+    if sheet is not None:
+        _draw(sheet, query, picture, searched, result.bits, hits)
+
+
+def _number_or_text(value: str) -> Any:
+    """A value as JSON has it where it is a number, true, false, null or a quoted text; else the text itself."""
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _is_picture(query: str, kind: QueryKind | None) -> bool:
+    """A query is a picture when said so, or when it names a file or ends like a picture file."""
+    if kind is not None:
+        return kind is QueryKind.picture
+    from PIL import Image
+
+    endings = Image.registered_extensions()
+    try:
+        return Path(query).suffix.lower() in endings or Path(query).is_file()
+    except (OSError, ValueError):  # a text can be too long for a path
+        return False
+
+
+def _open_index(run: Run, path: Path) -> Index:
+    from multibit.search import Index
+
+    if not path.exists():
+        raise DataError(f"{path}: no index there. Build one with: multibit index {run.folder}")
+    found = Index.load(path)
+    found.require_model(run.model.fingerprint())
+    return found
+
+
+def _hits_table(hits: list[Hit], searched: str, bits: int) -> Any:
+    from multibit.report import hits_table
+
+    return hits_table(hits, searched, bits).rich()
+
+
+def _draw(sheet: Path, query: str, picture: Path | None, searched: str, bits: int, hits: list[Hit]) -> None:
+    from multibit.report import Search, contact_sheet
+
+    contact_sheet([Search(query, frozenset(), picture, {bits: hits}, show=searched)], sheet)
+    stdout().print(f"Wrote {sheet}")

@@ -128,7 +128,7 @@ def test_what_is_not_there_is_named(arguments, message, here):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--set colour=red", "unknown setting colour; there are alpha, .*batch_size"),
+        ("--set colour=red", "unknown setting colour; there are aligned, .*batch_size"),
         ("--set epochs", r"--set epochs: need NAME=VALUE"),
         ("--set epochs=many", "epochs: cannot read 'many' as int"),
         ("--set epochs=1.5", "epochs: cannot read '1.5' as int"),

@@ -564,6 +564,7 @@ def interrupted(tmp_path_factory):
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout.readline().startswith("Split seed")
     assert process.stdout.readline() == "in the second epoch\n"
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]

@@ -126,7 +126,7 @@ def test_features_become_a_feature_file(tmp_path, parts):
 def test_training_takes_the_split_that_came_with_the_features(tmp_path, parts):
     done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
     printed = done("train", tmp_path / "f.npz", "--out", tmp_path / "run", *TINY)
-    assert "Split (given): 36 train, 4 validation, 20 query, 40 database\n" in printed
+    assert "Split given: 36 train, 4 validation, 20 query, 40 database\n" in printed
     split = Run.load(tmp_path / "run").split
     assert split.query.tolist() == list(range(40, 60)) and len(split.train) == 36 and len(split.validation) == 4
     done("evaluate", tmp_path / "run")

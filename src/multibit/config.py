@@ -53,6 +53,7 @@ class Config:
     standard_weight: float = 0.0  # of the field's standard objective, a pairwise likelihood of sharing a label
     binary_weight: float = 0.0  # of the same rankings of the signs, each with a trained temperature
     within_weight: float = 0.0  # of the rankings of the signs of each modality among themselves
+    consistency_weight: float = 0.0  # of the deviation of the shorter prefixes' similarities from the longest's
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
     scale_weight: float = 0.7  # lambda_s
@@ -69,7 +70,9 @@ class Config:
         object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
-        self._require_at_least(0, "scale_weight", "standard_weight", "binary_weight", "within_weight", "seed")
+        self._require_at_least(
+            0, "scale_weight", "standard_weight", "binary_weight", "within_weight", "consistency_weight", "seed"
+        )
         if max(self.hidden, self.dimension) > MAX_WIDTH:
             raise ConfigError(f"hidden, dimension: at most {MAX_WIDTH:,}, got {self.hidden} and {self.dimension}.")
         for name in ("dropout", "input_dropout"):
@@ -176,8 +179,10 @@ class Config:
             raise ConfigError(f"scale_weight: a single block has no scales, so it must be 0, got {self.scale_weight}.")
         if self.aligned == "none" and not (self.scale_weight or self.standard_weight):
             raise ConfigError("aligned: none, scale_weight 0 and standard_weight 0 leave nothing to train.")
-        if self.aligned == "none" and (self.binary_weight or self.within_weight):
-            raise ConfigError("binary_weight, within_weight: they rank the aligned lengths, and aligned is none.")
+        if self.aligned == "none" and (self.binary_weight or self.within_weight or self.consistency_weight):
+            raise ConfigError(
+                "binary_weight, within_weight, consistency_weight: need aligned lengths, aligned is none."
+            )
 
     def _require_positive(self, *names: str) -> None:
         for name in names:

@@ -288,3 +288,28 @@ def test_items_without_label_and_saturated_codes_are_finite(part):
     total = objective(*codes, torch.tensor(teacher, dtype=torch.float32)).total
     total.backward()
     assert torch.isfinite(total) and all(torch.isfinite(code.grad).all() for code in codes)
+
+
+def test_consistency_is_the_deviation_of_shorter_prefixes_from_the_longest():
+    rng = np.random.default_rng(5)
+    image, text = np.tanh(rng.normal(size=(2, 6, 8)))
+    signs = np.where(image >= 0, 1, -1), np.where(text >= 0, 1, -1)
+    whole = [[float(q @ r) / 8 for r in signs[1]] for q in signs[0]]
+    deviations = [
+        (float(signs[0][q, :bits] @ signs[1][r, :bits]) / bits - whole[q][r]) ** 2
+        for bits in (2, 4)
+        for q in range(6)
+        for r in range(6)
+    ]
+    config = Config(lengths=(2, 4, 8), scales=2, consistency_weight=1.0)
+    objective = Objective(config, (6, 2), (2.0, 1.0))
+    teacher = torch.zeros(3, 6, 6, dtype=torch.float64)
+    parts = objective(torch.tensor(image), torch.tensor(text), teacher)
+    got = dict(zip(objective.names, parts.values.tolist(), strict=True))
+    assert got["consistency"] == pytest.approx(sum(deviations) / len(deviations), abs=1e-12)
+    assert got["total"] == pytest.approx(got["prefix"] + 0.7 * got["scale"] + got["consistency"], abs=1e-6)
+
+
+def test_one_length_has_nothing_to_be_consistent_with():
+    config = Config(lengths=(8,), scales=2, consistency_weight=1.0)
+    assert "consistency" not in Objective(config, (6, 2), (2.0, 1.0)).names

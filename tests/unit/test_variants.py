@@ -22,7 +22,7 @@ PREFIXES, SCALES = ("prefix 8", "prefix 16"), ("scale 1", "scale 2")
 
 EXPECTED = {  # name -> blocks, parts of the loss
     "full": (QUADRATURE, (*PREFIXES, *SCALES)),
-    "multibit-plus": (QUADRATURE, (*PREFIXES, *SCALES, "binary", "within")),
+    "multibit-plus": (QUADRATURE, (*PREFIXES, *SCALES, "binary", "within", "consistency")),
     "baseline": ((16,), ("standard",)),
     "frt": ((16,), ("prefix 16", "standard")),
     "frt-sbo": (QUADRATURE, ("prefix 16", *SCALES)),
@@ -185,8 +185,8 @@ def test_bits_by_allocation(allocation, scales, bits, blocks):
     [
         ({"allocation": "single"}, r"scale_weight: a single block has no scales, so it must be 0, got 0\.7"),
         ({"aligned": "none", "scale_weight": 0}, "aligned: none, scale_weight 0 and standard_weight 0 leave nothing"),
-        ({"aligned": "none", "binary_weight": 1}, "binary_weight, within_weight: they rank the aligned lengths, and"),
-        ({"aligned": "none", "within_weight": 1}, "binary_weight, within_weight: they rank the aligned lengths, and"),
+        ({"aligned": "none", "binary_weight": 1}, "binary_weight, within_weight, consistency_weight: need aligned"),
+        ({"aligned": "none", "within_weight": 1}, "binary_weight, within_weight, consistency_weight: need aligned"),
         ({"allocation": "even"}, "allocation: must be one of quadrature, uniform, single, got 'even'"),
         ({"aligned": "shortest"}, "aligned: must be one of all, longest, none, got 'shortest'"),
         ({"alignment": "triplet"}, "alignment: must be one of listwise, pairwise, got 'triplet'"),

@@ -31,11 +31,12 @@ class Objective(nn.Module):
 
     With `binary_weight` the prefixes of the codes that are stored, the signs, follow g* too, and with `within_weight`
     those of each modality among themselves. The ranking of a short binary code cannot be as sharp as its teacher; each
-    of these rankings therefore has its own temperature, trained with the codes.
+    of these rankings therefore has its own temperature, trained with the codes. With `consistency_weight` the shorter
+    prefixes keep the similarities of the longest.
 
     Attributes:
-        names: of the parts: "prefix 16", ..., "scale 1", ..., then those of "standard", "binary", "within" that are
-            on, then "prefix", "scale", "total".
+        names: of the parts: "prefix 16", ..., "scale 1", ..., then the extra terms that are on, then "prefix",
+            "scale", "total".
         sharpness: (2, prefixes) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between
             and within modalities; None where neither is on.
 
@@ -63,7 +64,12 @@ class Objective(nn.Module):
         self.segments = [*prefixes, *scales]  # bits of the code that make one ranking
         self.targets = [0] * len(prefixes) + list(range(1, len(scales) + 1))  # the teacher each one follows
         self.prefixes = len(prefixes)
-        extras = {"standard": config.standard_weight, "binary": config.binary_weight, "within": config.within_weight}
+        extras = {
+            "standard": config.standard_weight,
+            "binary": config.binary_weight,
+            "within": config.within_weight,
+            "consistency": config.consistency_weight if self.prefixes > 1 else 0.0,
+        }
         self.extras = {name: weight for name, weight in extras.items() if weight}
         self.names = (
             *(f"prefix {length}" for length in config.aligned_lengths),
@@ -75,8 +81,8 @@ class Objective(nn.Module):
         rho_bar = torch.tensor(rho[: len(scales)]) / sum(rho)
         self.register_buffer("weights", torch.cat([beta, config.scale_weight * rho_bar]), persistent=False)
         self.register_buffer("shares", torch.cat([beta, rho_bar]), persistent=False)
-        trained = config.binary_weight or config.within_weight
-        self.sharpness = nn.Parameter(torch.zeros(2, self.prefixes)) if trained else None
+        binary = self.extras.keys() - {"standard"}
+        self.sharpness = nn.Parameter(torch.zeros(2, self.prefixes)) if binary else None
 
     def forward(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
         """Compare the code rankings of a batch with the teacher's.
@@ -88,26 +94,33 @@ class Objective(nn.Module):
         """
         follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
         losses = follow(self._similarities(image, text), teacher) if self.segments else image.new_zeros(0)  # (P,)
-        extras = {}
-        if "standard" in self.extras:
-            assert related is not None  # the loop gives it where the setting asks for it
-            extras["standard"] = standard_loss(image, text, related)
-        if self.sharpness is not None:
-            sharpness = self.sharpness.to(image).exp()[:, :, None, None]  # (2, prefixes, 1, 1)
-            signs = straight_through(image), straight_through(text)
-        if "binary" in self.extras:
-            extras["binary"] = self._weigh(
-                self._listwise(sharpness[0] * self._similarities(*signs, self.prefixes), teacher)
-            )
-        if "within" in self.extras:
-            each = [
-                self._among_themselves(sharpness[1] * self._similarities(s, s, self.prefixes), teacher) for s in signs
-            ]
-            extras["within"] = self._weigh(each[0] + each[1])
+        extras = self._extra_terms(image, text, teacher, related)
         total = self._weigh(losses)
         for name, loss in extras.items():
             total = total + self.extras[name] * loss
         return Parts(total, self._named(losses.detach(), [loss.detach() for loss in extras.values()], total.detach()))
+
+    def _extra_terms(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None) -> dict[str, Tensor]:
+        """The terms that the paper's full method does not have, by name: ()."""
+        extras = {}
+        if "standard" in self.extras:
+            assert related is not None  # the loop gives it where the setting asks for it
+            extras["standard"] = standard_loss(image, text, related)
+        if self.sharpness is None:
+            return extras
+        signs = straight_through(image), straight_through(text)
+        between, within = self.sharpness.to(image).exp()[:, :, None, None]  # (prefixes, 1, 1) each
+        across = self._similarities(*signs, self.prefixes)
+        if "binary" in self.extras:
+            extras["binary"] = self._weigh(self._listwise(between * across, teacher))
+        if "within" in self.extras:
+            own = [within * self._similarities(each, each, self.prefixes) for each in signs]
+            extras["within"] = self._weigh(
+                self._among_themselves(own[0], teacher) + self._among_themselves(own[1], teacher)
+            )
+        if "consistency" in self.extras:  # lengths ascend
+            extras["consistency"] = (across[:-1] - across[-1].detach()).square().mean()
+        return extras
 
     def _weigh(self, losses: Tensor) -> Tensor:
         """The weighted sum of all rankings, or of the prefixes only, which are first."""

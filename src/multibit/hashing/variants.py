@@ -49,8 +49,13 @@ VARIANTS: dict[str, Variant] = {
     for variant in (
         Variant("full", "Full MultiBit", "the paper's method: FRT, SBO and MPA"),
         Variant(
-            "multibit-plus", "MultiBit+", "full, and the stored signs are ranked too, between and within modalities",
-            {"binary_weight": 1.0, "within_weight": 1.0, "input_dropout": 0.2},
+            "multibit-plus",
+            "MultiBit+",
+            "full, and the stored signs are ranked too, between and within modalities, and agree between lengths",
+            {
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 3.0,
+                "dropout": 0.2, "input_dropout": 0.2,
+            },
         ),
         Variant(
             "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one 128-bit head",

@@ -112,14 +112,14 @@ class Config:
         return PRESETS[name]
 
     @classmethod
-    def load(cls, path: Path) -> Config:
-        """Read a TOML file of settings over the defaults; a `preset` key picks other defaults."""
+    def load(cls, path: Path, variant: Mapping[str, Any] | None = None) -> Config:
+        """Read TOML settings over those of a variant over the defaults; a `preset` key picks other defaults."""
         try:
             settings = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not readable as TOML settings ({error}).") from None
         try:
-            return cls.preset(str(settings.pop("preset", "default"))).override(settings)
+            return cls.preset(str(settings.pop("preset", "default"))).override({**(variant or {}), **settings})
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 

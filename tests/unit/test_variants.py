@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from multibit import Config, Pairs, RelationTeacher, train
+from multibit.cli.options import read_config
 from multibit.errors import ConfigError
 from multibit.hashing import allocate_bits
 from multibit.hashing.bits import plan_blocks
@@ -210,3 +211,9 @@ def test_the_scales_do_not_bound_a_single_block():
 def test_an_unknown_variant_is_refused_with_the_names_that_there_are():
     with pytest.raises(ConfigError, match=f"variant: 'half' is unknown; there are {', '.join(VARIANTS)}"):
         find_variant("half")
+
+
+def test_a_settings_file_stands_above_the_variant_and_below_single_settings(tmp_path):
+    (tmp_path / "run.toml").write_text('preset = "mirflickr"\ndropout = 0.4\n')
+    config = read_config(None, tmp_path / "run.toml", ["epochs=3"], 7, VARIANTS["multibit-plus"].settings)
+    assert (config.alpha, config.dropout, config.input_dropout, config.epochs, config.seed) == (1.2, 0.4, 0.2, 3, 7)

@@ -21,6 +21,7 @@ from multibit.cli.options import (
     SeedOption,
     SeparatorOption,
     SetOption,
+    VariantOption,
     lines,
     pairs,
     read_config,
@@ -34,16 +35,19 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything that the demo makes.")] = Path("multibit-demo"),
+    variant: VariantOption = "multibit-plus",
     settings: SetOption = None,
     seed: SeedOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Run the whole line on the real pictures that come with multibit."""
     from multibit.demo import run_demo
+    from multibit.hashing.variants import find_variant
     from multibit.runs import check_device
 
     check_device(device.value)
-    run_demo(out, read_config(None, None, settings, seed), stdout(), device=device.value)
+    config = read_config(None, None, settings, seed, find_variant(variant).settings)
+    run_demo(out, config, stdout(), device=device.value)
 
 
 def import_(

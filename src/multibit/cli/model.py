@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def train(
     features: FeaturesArgument,
     out: Annotated[Path, typer.Option(help="Run folder to make; an unfinished run in it goes on.")],
-    variant: VariantOption = "full",
+    variant: VariantOption = "multibit-plus",
     preset: PresetOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,

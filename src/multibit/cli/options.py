@@ -117,14 +117,14 @@ def read_config(
     seed: int | None,
     variant: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The preset or file, changed by the variant, changed by single settings."""
+    """The preset, changed by the variant, changed by the file, changed by single settings."""
     from multibit.config import Config
 
     if preset and file:
         raise ConfigError("give --preset or --config, not both; a config file can name its preset.")
-    base = Config.load(file) if file else Config.preset(preset or "default")
+    base = Config.load(file, variant) if file else Config.preset(preset or "default").override(variant or {})
     seeded = {} if seed is None else {"seed": seed}
-    return base.override({**(variant or {}), **pairs(settings, "--set"), **seeded})
+    return base.override({**pairs(settings, "--set"), **seeded})
 
 
 def pairs(values: list[str] | None, option: str) -> dict[str, str]:

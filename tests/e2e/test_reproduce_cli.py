@@ -124,7 +124,7 @@ def test_a_single_setting_is_stronger_than_the_variant(planted_npz, tmp_path):
         (["--variant", "half"], "Error: variant: 'half' is unknown; there are full, multibit-plus, baseline"),
         (["--set", "teacher=oracle"], "Error: teacher: 'oracle' is unknown; there are frt, binary, jaccard"),
         (["--variant", "frt", "--set", "scale_weight=1"], "Error: scale_weight: a single block has no scales, so it"),
-        (["--variant", "baseline", "--set", "binary_weight=1"], "Error: binary_weight, within_weight: they rank"),
+        (["--variant", "baseline", "--set", "binary_weight=1"], "Error: binary_weight, within_weight, consist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

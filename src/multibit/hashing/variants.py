@@ -53,7 +53,7 @@ VARIANTS: dict[str, Variant] = {
             "MultiBit+",
             "full, and the stored signs are ranked too, between and within modalities, and agree between lengths",
             {
-                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 15.0,
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 3.0,
                 "dropout": 0.2, "input_dropout": 0.2,
             },
         ),

@@ -217,3 +217,11 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(tmp_path, ve
     (tmp_path / "there").mkdir()
     assert "must end in .csv, .jsonl" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "x.xlsx")
     assert "exists already" in refused(*verb, tmp_path / "absent", "--out", tmp_path / "there")
+
+
+@pytest.mark.parametrize("verb", [["import", "manifest"], ["label"]], ids=" ".join)
+def test_a_source_is_never_replaced_by_what_is_made_of_it(verb, tmp_path):
+    source = tmp_path / "m.jsonl"
+    source.write_text('{"id": "a", "text": "a red dog", "labels": ["dog"], "photographer": "x"}\n')
+    assert "is the source itself, which would be replaced" in refused(*verb, source, "--out", source)
+    assert "photographer" in source.read_text()

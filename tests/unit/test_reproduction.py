@@ -591,7 +591,7 @@ def test_labels_alone_leave_out_what_needs_features_with_one_sentence(only_label
     (line,) = [line for line in made.printed.splitlines() if line.startswith("Left out")]
     assert line == f"Left out: {', '.join(features)}. {NEEDS_FEATURES}"
     content = read_json(tmp_path / "reproduction.json", kind="reproduction", version=1)
-    assert content["left_out"] == dict.fromkeys(features, NEEDS_FEATURES) and content["data"] is None
+    assert content["left_out"] == dict.fromkeys(features, NEEDS_FEATURES)
     assert not trainings
 
 
@@ -628,9 +628,26 @@ def test_a_table_that_needs_a_missing_encoder_is_left_out_and_the_others_are_mad
     assert [outcome.entry.name for outcome in made.outcomes] == ["data-split"]
 
 
-def test_no_seed_is_refused(kept, tmp_path):
-    with pytest.raises(ConfigError, match="seeds: need at least one"):
-        make(kept[8, 16], ["data-split"], tmp_path, seeds=())
+@pytest.mark.parametrize("seeds", [(), (42, 42)])
+def test_no_seed_and_one_twice_are_refused(seeds, kept, tmp_path):
+    with pytest.raises(ConfigError, match="seeds: need one or more different ones"):
+        make(kept[8, 16], ["data-split"], tmp_path, seeds=seeds)
+
+
+def test_a_later_table_joins_those_that_are_there(kept, tmp_path):
+    for name in ("scale-coverage", "data-split"):
+        make(kept[8, 16], [name], tmp_path)
+    content = read_json(tmp_path / "reproduction.json", kind="reproduction", version=1)
+    assert set(content["tables"]) == {"scale-coverage", "data-split"}
+    page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
+    assert page.index("Data split") < page.index("Scale coverage")
+
+
+def test_tables_of_other_data_or_settings_are_not_mixed(kept, only_labels, tmp_path):
+    make(kept[8, 16], ["data-split"], tmp_path)
+    for other in (only_labels, kept[16,]):
+        with pytest.raises(DataError, match=r"holds tables of another .*Choose another folder with --out"):
+            make(other, ["data-split"], tmp_path)
 
 
 # ---- what can be chosen and opened ----------------------------------------------------------------------------------

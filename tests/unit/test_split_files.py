@@ -199,3 +199,10 @@ def test_groups_are_read_from_a_manifest(tmp_path):
     path.write_text("id,cluster\nim0,a\n")
     with pytest.raises(DataError, match=r"groups\.csv, row 2: need id and group; it has id, cluster"):
         read_groups(path, IDS)
+
+
+def test_groups_of_other_data_are_refused(tmp_path):
+    path = tmp_path / "groups.csv"
+    path.write_text("id,group\nnobody,1\nno one,1\n")
+    with pytest.raises(DataError, match="none of its 2 ids is in the data, whose first is"):
+        read_groups(path, IDS)

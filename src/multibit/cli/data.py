@@ -79,6 +79,7 @@ def import_(
     from multibit.data.sources import UNPACKED, DataNote, read
 
     check_target(out, features=kind is Kind["mat-features"])
+    _spare(source, out)
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
     options = {
@@ -133,6 +134,7 @@ def label(
     from multibit.report.inventory import open_dataset
 
     check_target(out)
+    _spare(data, out)
     dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
@@ -247,6 +249,11 @@ def features(
         console.print(f"  {store.truncated:,} of {len(store.text):,} texts are longer than the {limit} tokens read")
     for name, reason in store.skipped:
         console.print(f"  skipped {name}: {reason}", markup=False)
+
+
+def _spare(source: Path, out: Path) -> None:
+    if out.resolve() == source.resolve():
+        raise ConfigError(f"--out {out}: is the source itself, which would be replaced. Choose another name.")
 
 
 def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:

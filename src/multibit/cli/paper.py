@@ -53,6 +53,7 @@ def reproduce(
     """
     from functools import partial
 
+    from multibit.report.paper import TABLES
     from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all
     from multibit.report.reproduction import Reproduction
     from multibit.runs import check_device
@@ -68,9 +69,10 @@ def reproduce(
     config = read_config(preset, None, settings, None, QUICK if quick else None)
     subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
     made = Reproduction(subject, out, config, device.value, say=partial(console.print, markup=False))
-    reproduce_all(made, names, _seeds(seeds), out, console)
-    written = f"Wrote {out / 'reproduction.md'}: all tables; tables/ in markdown, CSV and LaTeX, figures/"
-    console.print(written, markup=False, soft_wrap=True)
+    tables = reproduce_all(made, names, _seeds(seeds), out, console)
+    console.print(f"Wrote {out / 'reproduction.md'}: {len(tables)} tables now", markup=False, soft_wrap=True)
+    if table and len(tables) < sum(name in TABLES for name in names):
+        raise typer.Exit(1)  # something that was asked for by name could not be made
 
 
 def _seeds(text: str) -> list[int]:

@@ -138,6 +138,8 @@ def read_groups(path: Path, ids: Sequence[str]) -> NDArray[np.str_]:
         if "id" not in row or "group" not in row:
             raise DataError(f"{path}, row {number}: need id and group; it has {', '.join(map(str, row))}.")
         groups[str(row["id"])] = f"group {row['group']}"
+    if not groups.keys() & set(ids):
+        raise DataError(f"{path}: none of its {len(groups):,} ids is in the data, whose first is {ids[0]!r}.")
     return np.array([groups.get(name, f"item {name}") for name in ids])
 
 

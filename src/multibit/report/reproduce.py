@@ -12,13 +12,14 @@ from rich.console import Console
 from multibit.data import FeatureStore
 from multibit.data.features import read_npz
 from multibit.errors import ConfigError, DataError, MissingExtraError
-from multibit.files import replacing, write_json
+from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.report.page import undrawn
-from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
+from multibit.report.paper import TABLES, Outcome, reproduce
 from multibit.report.reproduction import Reproduction, Subject
 from multibit.report.tables import Table, write_table
 
 QUALITATIVE = "qualitative-retrieval"
+SUMMARY = "reproduction.json"
 FIGURE_NAMES = (
     "cross-length-stability", "query-level-gain", "parameter-sensitivity", "deployment-cost", QUALITATIVE,
 )  # fmt: skip
@@ -33,8 +34,8 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
         ConfigError: an unknown name.
     """
     for name in names:
-        if name not in FIGURE_NAMES:
-            find_entry(name)
+        if name not in FIGURE_NAMES and name not in TABLES:
+            raise ConfigError(f"table: {name!r} is unknown; there are {', '.join([*TABLES, *FIGURE_NAMES])}.")
     everything = [*TABLES, *FIGURE_NAMES]
     return list(names) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
 
@@ -57,11 +58,21 @@ def reproduce_all(
     What a data set cannot give (no features, no label names, no pictures) is left out with a sentence. Interrupted?
     Call it again: trained runs are found again.
 
+    Returns:
+        The tables that were made.
+
     Raises:
-        ConfigError: no seed.
+        ConfigError: no seed, or one twice. DataError: features that are not finite, or a folder with the tables of
+            other data or settings.
     """
-    if not seeds:
-        raise ConfigError("seeds: need at least one.")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds: need one or more different ones, got {', '.join(map(str, seeds)) or 'none'}.")
+    for seed in seeds:
+        reproduction.config.override({"seed": seed})  # refused now, not after the first trainings
+    if reproduction.subject.store is not None:
+        reproduction.subject.store.require_finite()
+    identity = _identity(reproduction, seeds)
+    earlier = _earlier(folder, identity)
     outcomes, left_out = [], {}
     for name in names:
         try:
@@ -76,7 +87,7 @@ def reproduce_all(
     for reason in dict.fromkeys(left_out.values()):
         names_of = ", ".join(name for name, why in left_out.items() if why == reason)
         console.print(f"Left out: {names_of}. {reason}", markup=False)
-    _write_summary(reproduction, outcomes, left_out, seeds, folder)
+    _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
     return outcomes
 
 
@@ -95,26 +106,56 @@ def _draw(reproduction: Reproduction, name: str, seed: int, folder: Path) -> Non
             figure.savefig(temporary, format=ending, dpi=150)
 
 
-def _write_summary(
-    r: Reproduction, outcomes: Sequence[Outcome], left_out: dict[str, str], seeds: Sequence[int], folder: Path
-) -> None:
-    facts = [
-        f"{len(r.subject.labels):,} items, {r.subject.labels.shape[1]} labels; seeds {', '.join(map(str, seeds))}; "
-        f"the paper's column: {r.subject.column or 'none'}.",
-        *(f"Left out: {name}. {reason}" for name, reason in left_out.items()),
-    ]
-    pages = ["# The paper's tables, measured here", *facts, *(each.table().markdown() for each in outcomes)]
-    with replacing(folder / "reproduction.md") as temporary:
-        temporary.write_text("\n\n".join(pages) + "\n", encoding="utf-8")
-    content = {
+def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
+    """What tables must share to stand in one folder."""
+    labels = fingerprint(r.subject.labels)
+    return {
         "config": r.config.to_dict(),
-        "data": r.subject.store.fingerprint() if r.subject.store else None,
+        "data": r.subject.store.fingerprint() if r.subject.store else labels,
+        "column": r.subject.column,
         "split": r.split.fingerprint(),
         "seeds": list(seeds),
-        "left_out": left_out,
-        "tables": {each.entry.name: _plain(each) for each in outcomes},
     }
-    write_json(folder / "reproduction.json", content, kind="reproduction", version=1)
+
+
+def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """The tables that are in the folder already, by name.
+
+    Raises:
+        DataError: they are of other data, settings or seeds.
+    """
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    content = read_json(path, kind="reproduction", version=1, fields=("tables",))
+    different = [name for name, value in identity.items() if content.get(name) != value]
+    if different:
+        raise DataError(f"{folder}: holds tables of another {', '.join(different)}. Choose another folder with --out.")
+    tables: dict[str, Any] = content["tables"]
+    return tables
+
+
+def _write_summary(
+    r: Reproduction,
+    outcomes: Sequence[Outcome],
+    left_out: dict[str, str],
+    identity: dict[str, Any],
+    earlier: dict[str, Any],
+    folder: Path,
+) -> None:
+    tables = {**earlier, **{each.entry.name: _plain(each) for each in outcomes}}
+    facts = [
+        f"{len(r.subject.labels):,} items, {r.subject.labels.shape[1]} labels; seeds "
+        f"{', '.join(map(str, identity['seeds']))}; the paper's column: {r.subject.column or 'none'}.",
+        *(f"Left out: {name}. {reason}" for name, reason in left_out.items()),
+    ]
+    pages = [folder / "tables" / f"{name}.md" for name in TABLES if name in tables]
+    made = [each.read_text(encoding="utf-8").strip() for each in pages if each.exists()]
+    with replacing(folder / "reproduction.md") as temporary:
+        temporary.write_text(
+            "\n\n".join(["# The paper's tables, measured here", *facts, *made]) + "\n", encoding="utf-8"
+        )
+    write_json(folder / SUMMARY, {**identity, "left_out": left_out, "tables": tables}, kind="reproduction", version=1)
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from multibit.config import Config
 from multibit.data import FeatureStore, Split
 from multibit.data.encoders import load_text_encoder
+from multibit.data.split_files import choose_split
 from multibit.errors import ConfigError, DataError, FormatError, MultibitError
 from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows
 from multibit.evaluation.relevance import GradedRelevance
@@ -75,8 +76,11 @@ class Reproduction:
 
     @cached_property
     def split(self) -> Split:
-        """The split that all runs share."""
-        return Split.usual(len(self.subject.labels))
+        """The split that all runs share: that of the feature file, or the paper's rule with seed 42."""
+        store = self.subject.store
+        if store is None:
+            return Split.usual(len(self.subject.labels))
+        return choose_split(store.dataset.ids, source=store.source)
 
     @cached_property
     def idf(self) -> GradedRelevance:
@@ -144,7 +148,9 @@ class Reproduction:
             run = Run.load(folder)
         except (FormatError, ConfigError):
             return None
-        sound = seal["files"] == _checksums(folder) and run.config == config
+        sound = (
+            seal["files"] == _checksums(folder) and run.config == config and isinstance(seal["seconds"], float | int)
+        )
         return run if sound and run.record["data"] == self.store.fingerprint() else None
 
     def serving(self, variant: str, seed: int, bits: int, **settings: Any) -> Run:

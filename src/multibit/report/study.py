@@ -59,7 +59,9 @@ def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Tabl
                     for metric in RESOLUTION
                 ]
                 block.append(means)
-                rows.append((reference, str(bits), name, *(f"{value:.3f}" for value in means)))
+                rows.append(
+                    (reference, str(bits), name, *("-" if np.isnan(value) else f"{value:.3f}" for value in means))
+                )
             numbers.append(block)
     marks: dict[tuple[int, int], Mark] = {}
     if len(names) > 1:

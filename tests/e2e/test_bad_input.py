@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -11,16 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
+from commands import whole_program
 from conftest import plant
 from multibit import FeatureStore, PairedDataset, Run, Split
-from multibit.cli import main
 from multibit.data import Recipe, encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.files import write_json
@@ -47,23 +44,9 @@ class Letters:
         return 0
 
 
-def run_main(*arguments):
-    out, err, code = io.StringIO(), io.StringIO(), None
-    with (
-        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
-
-
 def refused(*arguments):
     """The one sentence that the program says before it exits with 1."""
-    result = run_main(*arguments)
+    result = whole_program(*arguments)
     assert result.code == 1 and "Traceback" not in result.out + result.err
     lines = result.err.strip().splitlines()
     assert [line.startswith("Error: ") for line in lines].count(True) == 1 and lines[-1].startswith("Error: "), lines
@@ -85,8 +68,8 @@ def made(tmp_path_factory):
         items = PairedDataset(tuple(map(str, range(60))), (None,) * 60, texts, data["labels"], names)
         FeatureStore(items, data["image"], data["text"], np.arange(61), recipe).save(folder / "features")
         for name, seed in (("run", 1), ("other", 2)):
-            assert run_main("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed).code == 0
-            assert run_main("index", folder / name).code == 0
+            assert whole_program("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed).code == 0
+            assert whole_program("index", folder / name).code == 0
         yield folder
 
 
@@ -402,7 +385,7 @@ def test_a_missing_library_is_said_with_its_extra(here, monkeypatch):
 def test_queries_without_any_relevant_item_are_said(here):
     np.savez("lonely.npz", **{**plant(60), "labels": np.eye(60, dtype=np.uint8)})
     sizes = ["--query", 10, "--training", 40, "--validation", 0]
-    assert run_main("train", "lonely.npz", "--out", "new", *TINY, *sizes).code == 0
+    assert whole_program("train", "lonely.npz", "--out", "new", *TINY, *sizes).code == 0
     assert "none of the 10 queries has a relevant item in the database" in refused("evaluate", "new")
 
 
@@ -433,6 +416,8 @@ def test_the_real_program_says_one_sentence_too(arguments, tmp_path):
 
 
 def test_the_inputs_that_are_spoiled_above_are_good(here):
-    assert run_main("evaluate", "run", "--no-report").code == 0 and run_main("search", "run", "word").code == 0
-    assert run_main("info", "ready.npz").code == 0
+    assert (
+        whole_program("evaluate", "run", "--no-report").code == 0 and whole_program("search", "run", "word").code == 0
+    )
+    assert whole_program("info", "ready.npz").code == 0
     assert np.array_equal(Run.load(Path("run")).split.query, Split.usual(60, seed=1).query)

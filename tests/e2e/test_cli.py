@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import os
 import re
@@ -23,9 +21,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import multibit
+from commands import whole_program as cli
 from conftest import plant
 from multibit import Codes, FeatureStore, HashModel, Index, RelationTeacher, Run, Split
-from multibit.cli import app, main
+from multibit.cli import app
 from multibit.data import encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
@@ -56,21 +55,6 @@ TINY = [f"--set={setting}" for setting in ("epochs=2", "lengths=8,16", "scales=3
 def plain_output(monkeypatch):
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "PY_COLORS"):
         monkeypatch.delenv(name, raising=False)
-
-
-def cli(*arguments):
-    """The whole program in this process: exit code, standard output, standard error."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 def done(*arguments):

@@ -1,19 +1,14 @@
 """Data from raw files to a trained run, on the command line: import, label, check, splits."""
 
-import contextlib
-import io
-import sys
-from types import SimpleNamespace
-from unittest import mock
-
 import numpy as np
 import pytest
 import scipy.io
 from PIL import Image, ImageColor
 
+from commands import whole_program
 from conftest import plant
 from multibit import FeatureStore, Run
-from multibit.cli import Kind, main
+from multibit.cli import Kind
 from multibit.data import encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
@@ -37,18 +32,9 @@ class Colours:
 
 
 def cli(*arguments):
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-    assert "Traceback" not in out.getvalue() + err.getvalue()
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+    result = whole_program(*arguments)
+    assert "Traceback" not in result.out + result.err
+    return result
 
 
 def done(*arguments):

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import Words, done, refused
 from conftest import plant
 from multibit import Run
-from multibit.cli import app
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.report import assessment, compare, load_evaluations
@@ -23,38 +22,10 @@ SETTINGS = ("epochs=3", "lengths=8,16", "scales=3", "hidden=32", "dimension=8")
 TINY = [*(f"--set={setting}" for setting in SETTINGS), "--query=20", "--training=60", "--validation=10"]
 
 
-class Words:
-    """Stands for the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(assessment, "load_text_encoder", Words)
     monkeypatch.setattr(assessment, "TIMED", 3)
-
-
-def cli(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def done(*arguments):
-    result = cli(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.stdout
-
-
-def refused(*arguments):
-    """What is said on the error stream, without a traceback."""
-    result = cli(*arguments)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == 1
-    return result.stderr.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -295,3 +266,14 @@ def test_runs_in_folders_of_one_name_are_told_apart(runs, tmp_path):
     done("evaluate", tmp_path / "first" / "run", "--against", tmp_path / "second" / "run", "--report", tmp_path / "out")
     with (tmp_path / "out" / "tables" / "comparison-1.csv").open(encoding="utf-8") as file:
         assert [row["run"] for row in csv.DictReader(file)] == ["run", "run (2)"] * 4
+
+
+def test_a_metric_that_nothing_defines_is_a_dash_and_never_nan(tmp_path):
+    data = plant(100)
+    np.savez(tmp_path / "one.npz", **{**data, "labels": np.ones((100, 1), np.uint8)})  # one label on all: IDF is 0
+    done("train", tmp_path / "one.npz", "--out", tmp_path / "run", *TINY)
+    done("evaluate", tmp_path / "run")
+    for path in (tmp_path / "run" / "report").rglob("*"):
+        if path.suffix in (".md", ".csv", ".tex", ".html"):
+            assert "nan" not in path.read_text(encoding="utf-8").lower().split(), path.name
+    assert "| IDF | 8 |" in (tmp_path / "run" / "report" / "tables" / "resolution-1.md").read_text(encoding="utf-8")

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import Words, cli, done, refused
 from conftest import plant
 from multibit import Run
-from multibit.cli import app
 from multibit.errors import MissingExtraError
 from multibit.hashing.variants import VARIANTS
 from multibit.relation import TEACHERS
@@ -26,37 +25,9 @@ GOLDEN = Path(__file__).parent / "golden"
 TINY = [f"--set={each}" for each in ("epochs=1", "lengths=8,16", "scales=2", "hidden=16", "dimension=8")]
 
 
-class Words:
-    """Stands for the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
-
-
 @pytest.fixture(autouse=True)
 def quick_words(monkeypatch):
     monkeypatch.setattr(reproduction, "load_text_encoder", Words)
-
-
-def cli(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def done(*arguments):
-    result = cli(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.stdout
-
-
-def refused(*arguments):
-    """What is said on the error stream, without a traceback."""
-    result = cli(*arguments)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == 1
-    return result.stderr.splitlines()[-1]
 
 
 def assert_golden(name, text):

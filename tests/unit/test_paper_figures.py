@@ -13,7 +13,8 @@ from multibit import Config, FeatureStore
 from multibit.errors import DataError
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.report import paper_figures
-from multibit.report.paper import GRID, TABLES, ap_gains, displacement_panel
+from multibit.report.paper import TABLES
+from multibit.report.paper_cells import GRID, ap_gains, displacement_panel
 from multibit.report.paper_figures import FIGURES, qualitative_retrieval
 from multibit.report.reproduction import Reproduction, Subject
 

@@ -14,29 +14,22 @@ import pytest
 from rich.console import Console
 from scipy.stats import kendalltau
 
+from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, Run, runs
 from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.evaluation.protocol import DIRECTIONS
 from multibit.files import read_json
-from multibit.report import paper, reproduction
+from multibit.hashing.variants import VARIANTS
+from multibit.report import reproduction
 from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
+from multibit.report.paper_cells import ABLATION
 from multibit.report.reproduce import FIGURE_NAMES, choose, entries_table, open_subject, reproduce_all
 from multibit.report.reproduction import SEAL, Reproduction, Subject
 from multibit.runs import STATE_FILE
 
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1, batch_size=64)
 NEEDS_FEATURES = "It needs features, and this data set has labels only."
-
-
-class Words:
-    """Stands for the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +136,7 @@ def test_the_printed_value_and_the_difference_stand_below_what_was_got(kept):
 def test_cells_of_accuracy_are_those_of_the_evaluated_runs(kept, store):
     r = kept[8, 16]
     for (row, bits), value in cells_of("component-ablation", r).items():
-        (name,) = [name for name in paper.ABLATION if paper.VARIANTS[name].title == row]
+        (name,) = [name for name in ABLATION if VARIANTS[name].title == row]
         inside = r.run(name, 42).evaluate(store)[0]
         expected = np.mean([inside.mean("mAP", d, int(bits)) for d in DIRECTIONS])
         assert value == pytest.approx(100 * expected, abs=1e-9)
@@ -541,7 +534,7 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_models(store, tmp_path,
     resumed = reproduction_of(store, tmp_path / "cut", config)
     got = reproduce(TABLES["component-ablation"], resumed, [42])
     assert got.cells == expected.cells
-    (interrupted,) = [run for run in (resumed.run(name, 42) for name in paper.ABLATION) if run.folder == unfinished]
+    (interrupted,) = [run for run in (resumed.run(name, 42) for name in ABLATION) if run.folder == unfinished]
     assert np.isnan(resumed.seconds([interrupted]))  # nobody knows how long it took
     assert resumed.seconds([resumed.run("full", 42)]) > 0
 

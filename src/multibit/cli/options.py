@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from multibit.config import Config
 
 
-class Device(StrEnum):
-    """Where networks run."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
+Device = StrEnum("Device", "cpu cuda")
+"""Where networks run."""
 
 Kind = StrEnum(
     "Kind",
@@ -32,50 +28,28 @@ Kind = StrEnum(
 )
 """Kinds of sources of data, as `multibit.data.sources.READERS` has them."""
 
+Dtype = StrEnum("Dtype", "float32 float16")
+"""Precision of networks and features."""
 
-class Dtype(StrEnum):
-    """Precision of networks and features."""
-
-    float32 = "float32"
-    float16 = "float16"
-
-
-class Extractor(StrEnum):
-    """What runs an extraction."""
-
-    local = "local"
-    ray = "ray"
+Extractor = StrEnum("Extractor", "local ray")
+"""What runs an extraction."""
 
 
 class Modality(StrEnum):
-    """The two sides of a pair."""
+    """The two sides of a pair, as values that the type checker knows."""
 
     image = "image"
     text = "text"
 
 
-class QueryKind(StrEnum):
-    """How to read a query."""
+QueryKind = StrEnum("QueryKind", "picture text")
+"""How to read a query."""
 
-    picture = "picture"
-    text = "text"
+Items = StrEnum("Items", "all database")
+"""Which items to take."""
 
-
-class Items(StrEnum):
-    """Which items to take."""
-
-    all = "all"
-    database = "database"
-
-
-class EngineName(StrEnum):
-    """Engines that an index file can ask for."""
-
-    exact = "exact"
-    lists = "lists"
-    faiss = "faiss"
-    reference = "reference"
-
+EngineName = StrEnum("EngineName", "exact lists faiss reference")
+"""Engines that an index file can ask for."""
 
 MAX_ROWS = 20  # of a table on the terminal
 DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]

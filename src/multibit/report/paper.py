@@ -7,49 +7,28 @@ methods are left out; they join as further variants.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
-from multibit.codes import Codes, hamming_distances
-from multibit.codes.distance import nearest
 from multibit.errors import ConfigError
-from multibit.evaluation.agreement import Quantization, quantization, rank_displacement, ranking_agreement
-from multibit.evaluation.comparison import compare_queries
-from multibit.evaluation.metrics import average_precision
-from multibit.evaluation.protocol import DIRECTIONS
-from multibit.evaluation.resolution import ideal_gains, kendall_tau, ndcg
-from multibit.evaluation.strata import no_shared_label
-from multibit.hashing.bits import allocate_bits
-from multibit.hashing.model import MODALITIES, Modality
 from multibit.hashing.variants import VARIANTS
-from multibit.relation import RelationTeacher, teacher_class
-from multibit.relation.teacher import quadrature
-from multibit.relation.teachers import LearnedWeights
+from multibit.report import paper_cells
+from multibit.report.paper_cells import (
+    ABLATION,
+    FIDELITY,
+    GAIN_CANDIDATES,
+    GAIN_QUERIES,
+    TEACHER_QUERIES,
+    Cells,
+    FloatArray,
+)
 from multibit.report.reproduction import Reproduction
-from multibit.report.tables import ARROWS, Table
-from multibit.runs import Run
-
-Cells = dict[tuple[str, str], float]
-"""(row, column) -> value."""
-
-FloatArray = NDArray[np.float64]
-SHORT = {"NDCG@100": "N", "tau-b": "tau-b", "collision": "C", "inversion": "I"}
-ABLATION = ("baseline", "frt", "frt-sbo", "full")
-GRID = {"eta": (0.05, 0.1, 0.2, 0.5, 1.0), "alpha": (0.3, 0.6, 0.9, 1.2, 1.5)}
-TEACHER_QUERIES = 500  # that a label-side teacher ranks the database for
-FIDELITY = 200, 2_000  # queries and candidates that the quadrature kernel and g* both rank
-GAIN_QUERIES, GAIN_CANDIDATES = 1_500, 500  # of the query-level comparison
-PANEL_QUERIES, PANEL_CANDIDATES = 5, 500  # of the rank displacement panels
-UNIFORM_ALPHA = 1.2  # whose scales the multi-scale teachers use on every data set (Table `tab:teacher-quality`)
+from multibit.report.tables import Table
 
 
 @dataclass(frozen=True)
@@ -96,7 +75,7 @@ class Outcome:
     """A table as measured here.
 
     Attributes:
-        entry: what was measured. cells: (row, column) -> (seeds,) values. printed: the paper's, where it has them.
+        entry: what was paper_cells. cells: (row, column) -> (seeds,) values. printed: the paper's, where it has them.
         verdicts: claim -> reproduced or not; None where the cells do not say.
     """
 
@@ -179,382 +158,6 @@ def find_entry(name: str) -> Entry:
     return TABLES[name]
 
 
-# ---- cells ----------------------------------------------------------------------------------------------------------
-
-
-def mean_of(values: FloatArray) -> float:
-    """Mean over the queries for which a value is defined; NaN where there is none.
-
-    Example:
-        >>> mean_of(np.array([0.5, np.nan, 1.0]))
-        0.75
-    """
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if len(defined) else float("nan")
-
-
-def _main_comparison(r: Reproduction, seed: int) -> Cells:
-    found = r.evaluation("full", seed)
-    return {(ARROWS[d], str(b)): 100 * found.mean("mAP", d, b) for d in DIRECTIONS for b in found.lengths}
-
-
-def _mean_map(r: Reproduction, seed: int, rows: Mapping[str, tuple[str, dict[str, Any]]]) -> Cells:
-    """Mean mAP of both directions in percent: row name -> (variant, settings)."""
-    cells = {}
-    for name, (variant, settings) in rows.items():
-        found = r.evaluation(variant, seed, **settings)
-        for bits in found.lengths:
-            cells[name, str(bits)] = 100 * float(np.mean([found.mean("mAP", d, bits) for d in DIRECTIONS]))
-    return cells
-
-
-def _component_ablation(r: Reproduction, seed: int) -> Cells:
-    return _mean_map(r, seed, {VARIANTS[name].title: (name, {}) for name in ABLATION})
-
-
-def _teacher_transfer(r: Reproduction, seed: int) -> Cells:
-    teachers = {
-        "PPMI only": "ppmi",
-        "+ specificity": "ppmi-specificity",
-        "Single-scale Graph Relation": "single-scale",
-        "UMH": "umh",
-        "Learned-weight Multi-scale Heat": "learned-weights",
-        "UKM": "ukm",
-    }
-    rows: dict[str, tuple[str, dict[str, Any]]] = {"Baseline": ("baseline", {})}
-    rows |= {name: ("full", {"teacher": teacher}) for name, teacher in teachers.items()}
-    return _mean_map(r, seed, {**rows, "Full MultiBit (FRT)": ("full", {})})
-
-
-def _fit(r: Reproduction, name: str, alpha: float | None = None, scales: int | None = None) -> RelationTeacher:
-    c = r.config
-    labels = r.subject.labels[r.split.train]
-    return teacher_class(name).fit(labels, alpha or c.alpha, c.eta, scales or c.scales, c.epsilon)
-
-
-def _teacher_quality(r: Reproduction, seed: int) -> Cells:
-    teachers = {
-        "Binary Relation": _fit(r, "binary"),
-        "Jaccard Relation": _fit(r, "jaccard"),
-        "Single-scale Graph Relation": _fit(r, "single-scale"),
-        "UMH": _fit(r, "umh", UNIFORM_ALPHA),
-    }
-    if r.subject.store is not None:
-        teachers["Learned-weight Multi-scale Heat"] = r.run("full", seed, teacher="learned-weights").teacher
-    return _ndcg_of_teachers(r, {**teachers, "FRT": _fit(r, "frt")})
-
-
-def _teacher_aligned(r: Reproduction, seed: int) -> Cells:
-    return _ndcg_of_teachers(r, {"FRT": _fit(r, "frt"), "UKM": _fit(r, "ukm"), "UMH": _fit(r, "umh")})
-
-
-def _ndcg_of_teachers(r: Reproduction, teachers: Mapping[str, RelationTeacher]) -> Cells:
-    asked, database = (r.subject.labels[rows] for rows in (r.split.query[:TEACHER_QUERIES], r.split.database))
-    rows = {name: first_of_teacher(teacher, asked, database) for name, teacher in teachers.items()}
-    cells = {}
-    for name, graded in r.references.items():
-        ideal = ideal_gains(graded, asked, database)
-        for teacher, ranked in rows.items():
-            gains = [graded.scores(asked[q : q + 1], database[ranked[q]])[0] for q in range(len(asked))]
-            values = [ndcg(got, best) for got, best in zip(gains, ideal, strict=True)]
-            cells[teacher, name] = mean_of(np.array(values))
-    return cells
-
-
-def first_of_teacher(
-    teacher: RelationTeacher, asked: NDArray[np.uint8], database: NDArray[np.uint8], k: int = 100
-) -> NDArray[np.int64]:
-    """The first k database rows of each query by a teacher's scores, ties by row: (Q, k).
-
-    Args:
-        asked, database: (Q, C) and (N, C) multi-hot labels.
-    """
-    left, right, k = teacher.embed(asked), teacher.embed(database), min(k, len(database))
-    rows = np.empty((len(left), k), np.int64)
-    for q in range(len(left)):
-        scores = np.round(np.asarray(teacher.compare(left[q : q + 1], right))[0], 10)  # so that equal label sets tie
-        least = np.partition(scores, -k)[-k]
-        candidates = np.flatnonzero(scores >= least)  # ascending, so a stable sort leaves ties in row order
-        rows[q] = candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
-    return rows
-
-
-def _resolution(name: str) -> Callable[[Reproduction, int], Cells]:
-    def measure(r: Reproduction, seed: int) -> Cells:
-        if name not in r.references:
-            _ = r.semantic  # says why it cannot be had
-        cells = {}
-        for row, variant in {"Naive Prefix": "naive-prefix", "MultiBit": "full"}.items():
-            found = r.evaluation(variant, seed, graded=True)
-            for bits in [b for b in found.lengths if b <= 64]:
-                for metric, short in SHORT.items():
-                    values = [found.mean(f"{metric} {name}", d, bits) for d in DIRECTIONS]
-                    cells[row, f"{short} {bits}"] = float(np.mean(values))
-        return cells
-
-    return measure
-
-
-def _resolution_strata(r: Reproduction, seed: int) -> Cells:
-    run = r.run("full", seed)
-    query, database = r.codes(run, "query"), r.codes(run, "database")
-    cells: Cells = {}
-    found = [
-        no_shared_label(
-            query.codes(a), database.codes(b), query.labels, database.labels, r.semantic,
-            run.teacher.graph.weights, min(64, run.model.bits),
-        )
-        for a, b in DIRECTIONS.values()
-    ]  # fmt: skip
-    for strata in zip(*found, strict=True):
-        name = strata[0].name
-        cells[name, "NDCG@100"] = float(np.mean([mean_of(each.values) for each in strata]))
-        cells[name, "pairs"] = float(strata[0].pairs)
-    return cells
-
-
-def _scale_coverage(r: Reproduction, seed: int) -> Cells:
-    tau, rho = quadrature(r.config.alpha, r.config.eta, r.config.scales)
-    bits = allocate_bits(rho, r.config.code_bits)
-    columns: dict[str, Any] = {"tau": tau, "rho": rho, "bits": bits, "cumulative": np.cumsum(bits)}
-    return {(f"scale {i + 1}", name): float(column[i]) for i in range(len(bits)) for name, column in columns.items()}
-
-
-def _scale_boundary(r: Reproduction, seed: int) -> Cells:
-    ends = np.cumsum(r.run("full", seed).model.blocks).tolist()
-    lengths = sorted({b for b in (64, *ends) if b <= r.config.code_bits})
-    found = r.evaluation("full", seed, lengths, graded=True)
-    return {
-        (f"{bits} bits", short): float(np.mean([found.mean(f"{metric} IDF", d, bits) for d in DIRECTIONS]))
-        for bits in lengths
-        for metric, short in SHORT.items()
-    }
-
-
-def _relaxed(r: Reproduction, seed: int, side: str, modality: Modality) -> NDArray[np.float32]:
-    run, pairs = r.run("full", seed), r.store.take(getattr(r.split, side))
-    return run.model.encode(pairs.image if modality == "image" else pairs.mean_text, modality)
-
-
-def _quantized(r: Reproduction, seed: int) -> Iterator[tuple[str, int, Quantization]]:
-    for direction, (asked, searched) in DIRECTIONS.items():
-        sides = _relaxed(r, seed, "query", asked), _relaxed(r, seed, "database", searched)
-        for bits in r.config.lengths:
-            make = partial(quantization, *sides, bits)
-            yield direction, bits, r.remember(("quantization", seed, direction, bits), make)
-
-
-def _quantization(r: Reproduction, seed: int) -> Cells:
-    cells = {}
-    for direction, bits, each in _quantized(r, seed):
-        cells[ARROWS[direction], f"deviation {bits}"] = each.deviation
-        cells[ARROWS[direction], f"tau-b {bits}"] = float(each.tau.mean())
-    return dict(sorted(cells.items(), key=lambda item: (item[0][0], item[0][1].split()[0])))
-
-
-def _tie_ceiling(r: Reproduction, seed: int) -> Cells:
-    cells: Cells = {}
-    for direction, bits, each in _quantized(r, seed):
-        if direction == "i2t":
-            columns = {"S(B)": each.ties, "ceiling": each.ceiling, "tau-b": float(each.tau.mean()), "gap": each.gap}
-            cells |= {(f"{bits} bits", name): value for name, value in columns.items()}
-    return cells
-
-
-def _quadrature_fidelity(r: Reproduction, seed: int) -> Cells:
-    queries, candidates = FIDELITY
-    exact = _fit(r, "frt")
-    rows = np.random.RandomState(42).permutation(r.split.database)[:candidates]
-    asked = r.subject.labels[r.split.query[:queries]]
-    wanted = np.round(exact.scores(asked, r.subject.labels[rows]), 10)
-    cells = {}
-    for scales in (2, 4, 8, 16):
-        rule = _fit(r, LearnedWeights.name, scales=scales)  # untrained: the quadrature weights themselves
-        got = np.round(rule.scores(asked, r.subject.labels[rows]), 10)
-        taus = [kendalltau(a, b).statistic for a, b in zip(wanted, got, strict=True)]
-        cells[f"M = {scales}", "error %"] = 100 * exact.quadrature_error(scales)
-        cells[f"M = {scales}", "tau-b"] = mean_of(np.array(taus))
-    return cells
-
-
-def _sensitivity(r: Reproduction, seed: int) -> Cells:
-    cells, bits = {}, min(64, r.config.code_bits)
-    for eta in GRID["eta"]:
-        for alpha in GRID["alpha"]:
-            run = r.run("full", seed, alpha=alpha, eta=eta)
-            query, database = r.codes(run, "validation"), r.codes(run, "train")
-            values = [
-                mean_of(average_precision(query.codes(a), database.codes(b), query.labels, database.labels, bits))
-                for a, b in DIRECTIONS.values()
-            ]
-            cells[f"eta {eta:.2f}", f"alpha {alpha}"] = 100 * float(np.mean(values))
-    return cells
-
-
-def ap_gains(r: Reproduction, seed: int, variant: str) -> FloatArray:
-    """AP of `full` minus AP of a variant in points, 64 bits, image-to-text, on a fixed sample of queries and items."""
-    asked = np.random.RandomState(42).permutation(len(r.split.query))[:GAIN_QUERIES]
-    rows = np.sort(np.random.RandomState(42).permutation(len(r.split.database))[:GAIN_CANDIDATES])
-
-    def ap(name: str) -> FloatArray:
-        run = r.serving(name, seed, min(64, r.config.code_bits))
-        query, database = r.codes(run, "query").take(asked), r.codes(run, "database").take(rows)
-        return average_precision(query.image, database.text, query.labels, database.labels, min(64, run.model.bits))
-
-    return 100 * compare_queries(ap("full"), ap(variant), resamples=1).values
-
-
-def _query_gain(r: Reproduction, seed: int) -> Cells:
-    cells = {}
-    for variant in ("single-scale", "uniform-bits", "pairwise"):
-        gains, title = ap_gains(r, seed, variant), VARIANTS[variant].title
-        cells[title, "improved %"] = 100 * float((gains > 0).mean())
-        cells[title, "tied %"] = 100 * float((gains == 0).mean())
-        cells[title, "degraded %"] = 100 * float((gains < 0).mean())
-        cells[title, "mean pp"] = float(gains.mean())
-    return cells
-
-
-def _multi_length_cost(r: Reproduction, seed: int) -> Cells:
-    rows = {"Naive Prefix": "naive-prefix", "MultiBit-Sep": "separate", "MultiBit": "full"}
-    cells = _mean_map(r, seed, {row: (variant, {}) for row, variant in rows.items()})
-    for row, variant in rows.items():
-        runs = r.runs(variant, seed)
-        lengths = [run.model.bits for run in runs]  # of the stored codes
-        parameters = [weights for run in runs for weights in run.model.parameters()]
-        bits = min(64, r.config.code_bits)
-        cells[row, "models"] = len(runs)
-        cells[row, "model MB"] = sum(weights.numel() * weights.element_size() for weights in parameters) / 1e6
-        cells[row, "code MiB"] = 2 * len(r.split.database) * sum(lengths) / 8 / 2**20
-        cells[row, "train h"] = r.seconds(runs) / 3600
-        cells[row, "query ms"] = _query_time(r, variant, seed, bits)
-    return dict(sorted(cells.items(), key=lambda item: list(rows).index(item[0][0])))
-
-
-def _query_time(r: Reproduction, variant: str, seed: int, bits: int) -> float:
-    """Milliseconds a query takes in a batch: coding its features, and 100 hits; mean of both directions."""
-    run = r.serving(variant, seed, bits)
-    database, times = r.codes(run, "database"), []
-    for asked, searched in DIRECTIONS.values():
-        features = r.store.take(r.split.query)
-        values = features.image if asked == "image" else features.mean_text
-
-        times.append(1e3 * _seconds(partial(_search, run, values, asked, database.codes(searched), bits)) / len(values))
-    return float(np.mean(times))
-
-
-def _search(run: Run, features: NDArray[np.float32], modality: Modality, database: Codes, bits: int) -> None:
-    nearest(Codes.from_signs(run.model.encode(features, modality)), database, 100, bits)
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    """Median of five runs, after one that is not counted."""
-    work()
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
-
-
-def _cross_length_agreement(r: Reproduction, seed: int) -> Cells:
-    rows = {
-        "Naive Prefix": "naive-prefix",
-        "MultiBit-Sep": "separate",
-        "MultiBit without MPA": "frt-sbo",
-        "MultiBit": "full",
-    }
-    cells = {}
-    for row, variant in rows.items():
-        for direction in DIRECTIONS:
-            taus = _agreement_of(r, variant, seed, direction)
-            far = min(r.config.lengths), max(r.config.lengths)
-            cells[row, f"{far[0]}-{far[1]} {direction}"] = taus[far]
-            cells[row, f"mean {direction}"] = float(np.mean(list(taus.values())))
-    order = [f"{min(r.config.lengths)}-{max(r.config.lengths)}", "mean"]
-    return dict(sorted(cells.items(), key=lambda c: (list(rows).index(c[0][0]), order.index(c[0][1].split()[0]))))
-
-
-def _agreement_of(r: Reproduction, variant: str, seed: int, direction: str) -> dict[tuple[int, int], float]:
-    """Mean tau-b of every pair of lengths; each length is ranked by the model that serves it."""
-    asked, searched = DIRECTIONS[direction]
-    sides = {}
-    for bits in r.config.lengths:
-        run = r.serving(variant, seed, bits)
-        sides[bits] = r.codes(run, "query").codes(asked), r.codes(run, "database").codes(searched)
-    return {pair.lengths: float(pair.tau.mean()) for pair in ranking_agreement(sides)}
-
-
-def displacement_panel(r: Reproduction, seed: int, variant: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Five image queries and 500 texts at the shortest and the longest length.
-
-    Returns:
-        Normalised rank at the shortest (5, 500), its change at the longest (5, 500), tau-b of the two rankings (5,).
-    """
-    short, long = min(r.config.lengths), max(r.config.lengths)
-    run = r.run(variant, seed)
-    rng = np.random.RandomState(42)
-    asked = r.codes(run, "query").image.take(rng.permutation(len(r.split.query))[:PANEL_QUERIES])
-    rows = np.sort(rng.permutation(len(r.split.database))[:PANEL_CANDIDATES])
-    items = r.codes(run, "database").text.take(rows)
-    before, after = hamming_distances(asked, items, short), hamming_distances(asked, items, long)
-    order = np.argsort(np.argsort(before, axis=1, kind="stable"), axis=1) / max(len(rows) - 1, 1)
-    moved = np.stack([rank_displacement(a, b) for a, b in zip(before, after, strict=True)])
-    taus = np.array([kendall_tau(a, b) for a, b in zip(before, after, strict=True)])
-    return order, moved, taus
-
-
-def _rank_displacement(r: Reproduction, seed: int) -> Cells:
-    cells = {}
-    for row, variant in {"Naive Prefix": "naive-prefix", "MultiBit": "full"}.items():
-        _, moved, taus = displacement_panel(r, seed, variant)
-        cells[row, "tau-b"] = float(taus.mean())
-        cells[row, "mean |change|"] = float(np.abs(moved).mean())
-    return cells
-
-
-def _efficiency(r: Reproduction, seed: int) -> Cells:
-    run = r.run("full", seed)
-    model, features = run.model, r.store.take(r.split.query)
-    layers = (model.image_dim + model.text_dim) * model.hidden + 2 * model.dimension * (model.hidden + model.bits)
-    encode = {m: features.image if m == "image" else features.mean_text for m in MODALITIES}
-    times = {m: 1e3 * _seconds(partial(model.encode, encode[m], m)) / len(features.image) for m in MODALITIES}
-    columns = {
-        "parameters M": sum(weights.numel() for weights in model.parameters()) / 1e6,
-        "GFLOPs": 2 * layers / 1e9,
-        "train h": r.seconds([run]) / 3600,
-        "best epoch": float(run.record["selection"]["epoch"]),
-        "image ms": times["image"],
-        "text ms": times["text"],
-    }
-    return {("MultiBit", name): value for name, value in columns.items()}
-
-
-def _data_split(r: Reproduction, seed: int) -> Cells:
-    s = r.split
-    columns = {
-        "pairs": len(r.subject.labels),
-        "classes": r.subject.labels.shape[1],
-        "train": len(s.train),
-        "validation": len(s.validation),
-        "query": len(s.query),
-        "database": len(s.database),
-    }
-    return {("split", name): float(value) for name, value in columns.items()}
-
-
-def _parameters(r: Reproduction, seed: int) -> Cells:
-    names = (
-        "epsilon", "alpha", "eta", "scales", "dimension", "teacher_temperature", "student_temperature", "scale_weight",
-        "learning_rate", "batch_size", "epochs",
-    )  # fmt: skip
-    return {(name, "value"): float(getattr(r.config, name)) for name in names}
-
-
-# ---- claims ---------------------------------------------------------------------------------------------------------
-
-
 def _columns(cells: Cells) -> list[str]:
     return list(dict.fromkeys(column for _, column in cells))
 
@@ -591,13 +194,14 @@ def _peak(cells: Cells) -> bool:
 TABLES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("parameters", "Parameter register", "tab:all-parameters", _parameters, labels_only=True),
-        Entry("data-split", "Data split", "tab:data-split", _data_split, labels_only=True, digits=0),
+        Entry("parameters", "Parameter register", "tab:all-parameters", paper_cells.parameters, labels_only=True),
+        Entry("data-split", "Data split", "tab:data-split", paper_cells.data_split, labels_only=True, digits=0),
+        Entry("scale-coverage", "Scale coverage", "tab:scale-coverage", paper_cells.scale_coverage, labels_only=True),
         Entry(
-            "scale-coverage", "Scale coverage", "tab:scale-coverage", _scale_coverage, labels_only=True, digits=3,
-        ),
-        Entry(
-            "quadrature-fidelity", "Quadrature fidelity", "tab:quadrature-fidelity", _quadrature_fidelity,
+            "quadrature-fidelity",
+            "Quadrature fidelity",
+            "tab:quadrature-fidelity",
+            paper_cells.quadrature_fidelity,
             claims=(
                 Claim("tau-b is at least 0.93 at M = 4", lambda c: c["M = 4", "tau-b"] >= 0.93),
                 Claim("tau-b is at least 0.99 at M = 8", lambda c: c["M = 8", "tau-b"] >= 0.99),
@@ -606,33 +210,46 @@ TABLES: dict[str, Entry] = {
             note=f"tau-b of at most {FIDELITY[0]} queries on {FIDELITY[1]:,} database items drawn with seed 42.",
         ),
         Entry(
-            "teacher-quality", "Teacher quality, NDCG@100", "tab:teacher-quality", _teacher_quality,
+            "teacher-quality",
+            "Teacher quality, NDCG@100",
+            "tab:teacher-quality",
+            paper_cells.teacher_quality,
             claims=(Claim("FRT is the best teacher under every evaluator", _on_top("FRT")),),
             labels_only=True,
             note=f"The database ranked by the teacher's own scores, ties by row, at most {TEACHER_QUERIES} queries.",
         ),
         Entry(
-            "teacher-aligned", "Teacher quality, equal scales and normalisation", "tab:teacher-aligned",
-            _teacher_aligned, claims=(Claim("FRT is above UKM, and UKM above UMH", _rising(("UMH", "UKM", "FRT"))),),
+            "teacher-aligned",
+            "Teacher quality, equal scales and normalisation",
+            "tab:teacher-aligned",
+            paper_cells.teacher_aligned,
+            claims=(Claim("FRT is above UKM, and UKM above UMH", _rising(("UMH", "UKM", "FRT"))),),
             labels_only=True,
         ),
-        Entry("main-comparison", "mAP@all in percent", "tab:sota-comparison", _main_comparison, digits=2),
+        Entry("main-comparison", "mAP@all in percent", "tab:sota-comparison", paper_cells.main_comparison, digits=2),
         Entry(
-            "component-ablation", "Component ablation, mean mAP in percent", "tab:component-ablation",
-            _component_ablation,
+            "component-ablation",
+            "Component ablation, mean mAP in percent",
+            "tab:component-ablation",
+            paper_cells.component_ablation,
             claims=(
-                Claim(
-                    "every component gains at every length", _rising([VARIANTS[name].title for name in ABLATION])
-                ),
+                Claim("every component gains at every length", _rising([VARIANTS[name].title for name in ABLATION])),
             ),
             digits=2,
         ),
         Entry(
-            "teacher-transfer", "Relation teachers, mean mAP in percent", "tab:teacher-transfer", _teacher_transfer,
-            claims=(Claim("FRT is the best teacher at every length", _on_top("Full MultiBit (FRT)")),), digits=2,
+            "teacher-transfer",
+            "Relation teachers, mean mAP in percent",
+            "tab:teacher-transfer",
+            paper_cells.teacher_transfer,
+            claims=(Claim("FRT is the best teacher at every length", _on_top("Full MultiBit (FRT)")),),
+            digits=2,
         ),
         Entry(
-            "query-gain", "Query-level gain of the full model", "tab:query-level-gain", _query_gain,
+            "query-gain",
+            "Query-level gain of the full model",
+            "tab:query-level-gain",
+            paper_cells.query_gain,
             claims=(
                 Claim(
                     "the mean gain is positive against every design",
@@ -645,27 +262,41 @@ TABLES: dict[str, Entry] = {
             "queries, seed 42.",
         ),
         Entry(
-            "resolution-idf", "Relevance resolution, IDF-weighted evaluator", "tab:resolution-multilength",
-            _resolution("IDF"), claims=(Claim("MultiBit is above Naive Prefix on every metric", _better_resolution),),
-            note="Mean of both directions; pools shared with the full model.",
-        ),
-        Entry(
-            "resolution-label-names", "Relevance resolution, label-name evaluator", "tab:resolution-semantic",
-            _resolution("label names"),
+            "resolution-idf",
+            "Relevance resolution, IDF-weighted evaluator",
+            "tab:resolution-multilength",
+            paper_cells.resolution("IDF"),
             claims=(Claim("MultiBit is above Naive Prefix on every metric", _better_resolution),),
             note="Mean of both directions; pools shared with the full model.",
         ),
         Entry(
-            "resolution-strata", "Pairs that share no label, label-name evaluator", "tab:resolution-noshared",
-            _resolution_strata, note="64 bits or the whole code, mean of both directions.",
+            "resolution-label-names",
+            "Relevance resolution, label-name evaluator",
+            "tab:resolution-semantic",
+            paper_cells.resolution("label names"),
+            claims=(Claim("MultiBit is above Naive Prefix on every metric", _better_resolution),),
+            note="Mean of both directions; pools shared with the full model.",
         ),
         Entry(
-            "scale-boundary", "Resolution at the scale boundaries, IDF-weighted evaluator", "tab:scale-boundary",
-            _scale_boundary, claims=(Claim("resolution improves with every boundary", _monotone_resolution),),
+            "resolution-strata",
+            "Pairs that share no label, label-name evaluator",
+            "tab:resolution-noshared",
+            paper_cells.resolution_strata,
+            note="64 bits or the whole code, mean of both directions.",
         ),
-        Entry("quantization", "Quantisation statistics", "tab:quantization", _quantization, digits=4),
         Entry(
-            "tie-ceiling", "Ceiling that ties set", "tab:tie-ceiling", _tie_ceiling,
+            "scale-boundary",
+            "Resolution at the scale boundaries, IDF-weighted evaluator",
+            "tab:scale-boundary",
+            paper_cells.scale_boundary,
+            claims=(Claim("resolution improves with every boundary", _monotone_resolution),),
+        ),
+        Entry("quantization", "Quantisation statistics", "tab:quantization", paper_cells.sign_statistics, digits=4),
+        Entry(
+            "tie-ceiling",
+            "Ceiling that ties set",
+            "tab:tie-ceiling",
+            paper_cells.tie_ceiling,
             claims=(
                 Claim(
                     "tau-b stays within 0.011 of the ceiling",
@@ -675,12 +306,18 @@ TABLES: dict[str, Entry] = {
             ),
         ),
         Entry(
-            "sensitivity", "Validation mean mAP in percent at 64 bits", "tab:parameter-sensitivity-grid", _sensitivity,
-            claims=(Claim("the grid peaks at eta 0.20 and alpha 0.9 or 1.2", _peak),), digits=2,
+            "sensitivity",
+            "Validation mean mAP in percent at 64 bits",
+            "tab:parameter-sensitivity-grid",
+            paper_cells.sensitivity,
+            claims=(Claim("the grid peaks at eta 0.20 and alpha 0.9 or 1.2", _peak),),
+            digits=2,
         ),
         Entry(
-            "multi-length-cost", "Serving all lengths: mean mAP in percent, and cost", "tab:multi-length-cost",
-            _multi_length_cost,
+            "multi-length-cost",
+            "Serving all lengths: mean mAP in percent, and cost",
+            "tab:multi-length-cost",
+            paper_cells.multi_length_cost,
             claims=(
                 Claim(
                     "one nested model is above four separate ones at every length",
@@ -691,12 +328,17 @@ TABLES: dict[str, Entry] = {
             note="Times on this machine, in a batch; query ms is coding and ranking, 100 hits.",
         ),
         Entry(
-            "cross-length-agreement", "Cross-length ranking agreement, tau-b", "tab:cross-length-agreement-complete",
-            _cross_length_agreement, claims=(Claim("MultiBit agrees most with itself", _on_top("MultiBit")),),
+            "cross-length-agreement",
+            "Cross-length ranking agreement, tau-b",
+            "tab:cross-length-agreement-complete",
+            paper_cells.cross_length_agreement,
+            claims=(Claim("MultiBit agrees most with itself", _on_top("MultiBit")),),
         ),
         Entry(
-            "rank-displacement", "Rank displacement, five queries and 500 candidates", "tab:rank-displacement-sample",
-            _rank_displacement,
+            "rank-displacement",
+            "Rank displacement, five queries and 500 candidates",
+            "tab:rank-displacement-sample",
+            paper_cells.sampled_displacement,
             claims=(
                 Claim(
                     "MultiBit moves candidates less than Naive Prefix",
@@ -705,9 +347,13 @@ TABLES: dict[str, Entry] = {
             ),
         ),
         Entry(
-            "efficiency", "Efficiency", "tab:performance-efficiency-raw", _efficiency, digits=4,
+            "efficiency",
+            "Efficiency",
+            "tab:performance-efficiency-raw",
+            paper_cells.efficiency,
+            digits=4,
             note="Times on this machine, in a batch.",
         ),
     )
-}  # fmt: skip
+}
 """Name -> table, in the order in which they are made: labels only first."""

@@ -14,7 +14,8 @@ from multibit.evaluation.protocol import DIRECTIONS
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.hashing.variants import VARIANTS
 from multibit.report.figures import draw_line, draw_panels
-from multibit.report.paper import GRID, TABLES, Cells, ap_gains, displacement_panel
+from multibit.report.paper import TABLES
+from multibit.report.paper_cells import GRID, Cells, ap_gains, displacement_panel
 from multibit.report.reproduction import Reproduction
 from multibit.report.sheet import Search, contact_sheet
 from multibit.search import Hit

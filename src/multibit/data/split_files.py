@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from multibit.data.features import read_npz
 from multibit.data.manifest import rows_of
-from multibit.data.sources.common import read_lines
+from multibit.data.sources.common import load_json, read_lines
 from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import Split
 from multibit.errors import ConfigError, DataError
@@ -111,7 +110,7 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.int64]]:
         files = MatFiles.open(path, {}, ())
         found = {key: np.ravel(files.read(key, (key,))) for shapes in files.shapes.values() for key in shapes}
     elif suffix == ".json":
-        found = _read_json(path)
+        found = load_json(path)
     else:
         raise DataError(
             f"{path}: a split is a number (the seed), .npz, .mat, .json, a folder of .txt, or a run folder."
@@ -150,16 +149,6 @@ def _own_roles(source: Path) -> dict[str, NDArray[Any]]:
     with np.load(source, allow_pickle=False) as file:
         whole = {"train", "query"} <= set(file.files)
         return {role: file[role] for role in ROLES if whole and role in file.files}
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}).") from None
-    return content if isinstance(content, dict) else {}
 
 
 def _rows(values: Any, known: Mapping[str, int], where: str) -> NDArray[np.int64]:

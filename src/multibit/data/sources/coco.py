@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, note
+from multibit.data.sources.common import compare, load_json, locate, note
 from multibit.errors import DataError
 
 
@@ -59,13 +58,8 @@ def _items(folder: Path, name: str, pictures: Path) -> list[tuple[str, Path, lis
 
 
 def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}).") from None
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    content = load_json(path)
+    missing = [key for key in keys if key not in content]
     if missing:
         raise DataError(f"{path}: no {', '.join(missing)}; this is not the file that its name says.")
-    return dict(content)
+    return content

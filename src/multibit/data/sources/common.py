@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError
@@ -47,6 +49,21 @@ def read_lines(path: Path) -> list[str]:
     """Lines of a text file without blanks around them; only line breaks end a line."""
     lines = [line.strip() for line in read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that another tool wrote; empty where it holds something else.
+
+    Raises:
+        DataError: unreadable, or not JSON.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error}).") from None
+    return content if isinstance(content, dict) else {}
 
 
 def locate(root: Path, pattern: str, what: str) -> Path:

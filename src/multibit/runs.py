@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from multibit.codes import Codes
 from multibit.config import Config
-from multibit.data import FeatureStore, Pairs, Recipe, Split
+from multibit.data import FeatureStore, PairedDataset, Pairs, Recipe, Split
 from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
@@ -33,7 +33,9 @@ from multibit.search.exchange import save_mat
 
 T = TypeVar("T")
 KIND, VERSION = "run", 1
-FIELDS = ("config", "model", "teacher", "split", "recipe", "label_names", "data", "features", "selection", "versions")
+FIELDS = (
+    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "features", "selection", "versions",
+)  # fmt: skip
 STATE_FILE = "training-state.pt"
 RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
 PROTOCOLS = {
@@ -140,6 +142,53 @@ def _check_split(split: Split, items: int) -> None:
             raise DataError(f"split: no row in {name}, so nothing could be evaluated.")
 
 
+def require_split_of(given: str | None, data: PairedDataset) -> None:
+    """Refuse a run folder as the source of a split, where the run was trained on another data set.
+
+    Args:
+        given: what `choose_split` takes: only a run folder says which data its rows belong to. data: to be split.
+
+    Raises:
+        MismatchError: another data set. FormatError: a torn run, or a folder of separate models.
+    """
+    folder = Path(given or "")
+    if given is None or given.isdecimal() or not (is_run(folder) or separate_models(folder)):
+        return
+    theirs = Run.load(folder).record["dataset"]
+    if theirs["fingerprint"] != data.fingerprint():
+        raise MismatchError(
+            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']:,} items, here is data "
+            f"{data.fingerprint()} with {len(data):,}: its rows would be other items. Name a run on this data, or a seed; "
+            f"if the rows are the same all the same, name {folder / 'split.safetensors'}."
+        )
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return (folder / "run.json").exists() or (folder / STATE_FILE).exists()
+
+
+def separate_models(folder: Path) -> list[Path]:
+    """The run folders of `--variant separate`, one for each length, shortest first; none in another folder."""
+    found = [each for each in folder.glob("*/") if each.name.isdecimal() and is_run(each)]
+    return [] if is_run(folder) else sorted(found, key=lambda each: int(each.name))
+
+
+def require_alone(folder: Path, *, separate: bool) -> None:
+    """Refuse to put one model and separate models into the same folder.
+
+    Raises:
+        DataError: the other kind lies there.
+    """
+    if separate and is_run(folder):
+        raise DataError(
+            f"{folder}: holds one model for all lengths, so separate models cannot lie below it. Choose another folder."
+        )
+    if not separate and (models := separate_models(folder)):
+        names = ", ".join(each.name for each in models)
+        raise DataError(f"{folder}: holds separate models ({names}), so no other run. Choose another folder.")
+
+
 def check_device(device: str) -> str:
     """The device, if this machine has it.
 
@@ -177,10 +226,11 @@ class Run:
         """Train on a feature store by a split, and keep the result; an unfinished run in `folder` goes on.
 
         Raises:
-            DataError: `folder` holds a finished run, or the rows of the split do not fit the store.
+            DataError: `folder` holds a finished run or separate models, or the rows of the split do not fit the store.
         """
         if (folder / "run.json").exists():
             raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
+        require_alone(folder, separate=False)
         _check_split(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
@@ -202,6 +252,7 @@ class Run:
             "recipe": store.recipe.to_dict(),
             "label_names": list(store.dataset.label_names),
             "data": store.fingerprint(),
+            "dataset": {"items": len(store), "fingerprint": store.dataset.fingerprint()},
             "features": str(store.source.resolve()) if store.source else None,
             "teacher": result.teacher.fingerprint(),
             "split": split.fingerprint(),
@@ -227,11 +278,14 @@ class Run:
         """Open a finished run.
 
         Raises:
-            FormatError: unfinished, torn, newer, or files of different runs.
+            FormatError: unfinished, torn, newer, files of different runs, or a folder of separate models.
         """
         folder = Path(folder)
         if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
             raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
+        if models := separate_models(folder):
+            names = ", ".join(str(each) for each in models)
+            raise FormatError(f"{folder}: holds separate models, one for each length. Name one of them: {names}.")
         record = read_json(folder / "run.json", kind=KIND, version=VERSION, fields=FIELDS)
         model = HashModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors")
@@ -309,7 +363,9 @@ class Run:
         if store.fingerprint() != self.record["data"]:
             raise MismatchError(
                 f"{store.source or 'these features'}: not the data that the run's split belongs to, so training items "
-                "could be among the queries."
+                f"could be among the queries: data {store.fingerprint()} with {len(store):,} items here, "
+                f"{self.record['data']} with {self.record['dataset']['items']:,} in {self.folder}. "
+                f"Name the features that it was trained on: {self.record['features'] or 'it does not know where'}."
             )
 
     def require_same_split(self, other: Run) -> None:

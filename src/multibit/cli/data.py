@@ -173,8 +173,10 @@ def check(
     from multibit.data.split_files import choose_roles
     from multibit.report.check import check_dataset
     from multibit.report.inventory import open_dataset
+    from multibit.runs import require_split_of
 
     dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
+    require_split_of(split, dataset)
     found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
     console = stdout()
     for table in found.tables:

@@ -62,11 +62,13 @@ def train(
     from multibit.data import FeatureStore
     from multibit.data.split_files import choose_split
     from multibit.hashing.variants import find_variant
-    from multibit.runs import Run
+    from multibit.runs import Run, require_alone, require_split_of
 
     chosen = find_variant(variant)
     resolved = read_config(preset, config, settings, seed, chosen.settings)
+    require_alone(out, separate=chosen.separate)
     store = FeatureStore.open(features)
+    require_split_of(split, store.dataset)
     store.require_finite()  # also where training does not look: the run could not be evaluated
     rows = choose_split(
         store.dataset.ids,

@@ -16,7 +16,7 @@ from multibit.data.export import read_dataset_npz
 from multibit.data.features import read_npz
 from multibit.data.manifest import SUFFIXES, read_manifest
 from multibit.errors import DataError
-from multibit.runs import STATE_FILE, Run
+from multibit.runs import Run, is_run, separate_models
 from multibit.search import Index
 
 
@@ -28,7 +28,10 @@ def describe(path: Path) -> dict[str, str]:
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
-    if (path / "run.json").exists() or (path / STATE_FILE).exists():
+    if models := separate_models(path):
+        names = ", ".join(str(each) for each in models)
+        return {"what": "separate models, one for each length", "name one of them": names}
+    if is_run(path):
         return _run(Run.load(path))
     if (path / "store.json").exists():
         return _features(FeatureStore.open(path))

@@ -119,7 +119,10 @@ class Config:
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not readable as TOML settings ({error}).") from None
         try:
-            return cls.preset(str(settings.pop("preset", "default"))).override({**(variant or {}), **settings})
+            base = cls.preset(str(settings.pop("preset", "default")))
+            for name, value in settings.items():
+                base._require_toml(name, value)
+            return base.override({**(variant or {}), **settings})
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
@@ -140,17 +143,25 @@ class Config:
         """All settings as plain values, for JSON."""
         return {**dataclasses.asdict(self), "lengths": list(self.lengths)}
 
+    def _require_toml(self, name: str, value: Any) -> None:
+        """Refuse what a file writes in another way than it should: TOML has types."""
+        if isinstance(value, dict):
+            raise ConfigError(f"{name}: is a table; settings stand alone, as in: epochs = 30.")
+        if isinstance(value, str) and not isinstance(getattr(self, name, ""), str):
+            example = "[16, 32]" if name == "lengths" else getattr(self, name)
+            raise ConfigError(f"{name}: is the text {value!r}; write it without quotes, as in: {name} = {example}.")
+
     def _read(self, name: str, value: Any) -> Any:
+        standard = getattr(self, name)
         try:
-            if name == "lengths":
+            if isinstance(standard, tuple):
                 parts = value.split(",") if isinstance(value, str) else value
                 return tuple(_whole(part) for part in parts)
-            if isinstance(getattr(self, name), str):
-                return str(value)
-            return _whole(value) if isinstance(getattr(self, name), int) else float(value)
+            if isinstance(standard, str):
+                return _text(value)
+            return _whole(value) if isinstance(standard, int) else _number(value)
         except (TypeError, ValueError, OverflowError):
-            kind = type(getattr(self, name)).__name__
-            raise ConfigError(f"{name}: cannot read {value!r} as {kind}.") from None
+            raise ConfigError(f"{name}: cannot read {value!r} as {type(standard).__name__}.") from None
 
     def _require_whole(self) -> None:
         names = [field.name for field in dataclasses.fields(self) if field.type == "int"]
@@ -197,8 +208,20 @@ class Config:
                 raise ConfigError(f"{name}: must be at least {least}, got {value}.")
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError(value)
+    return float(value)
+
+
 def _whole(value: Any) -> int:
-    number = float(value)
+    number = _number(value)
     if number != int(number):
         raise ValueError(value)
     return int(number)

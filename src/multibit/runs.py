@@ -34,7 +34,8 @@ from multibit.search.exchange import save_mat
 T = TypeVar("T")
 KIND, VERSION = "run", 1
 FIELDS = (
-    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "features", "selection", "versions",
+    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "features", "selection",
+    "versions",
 )  # fmt: skip
 STATE_FILE = "training-state.pt"
 RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
@@ -154,12 +155,12 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
     folder = Path(given or "")
     if given is None or given.isdecimal() or not (is_run(folder) or separate_models(folder)):
         return
-    theirs = Run.load(folder).record["dataset"]
-    if theirs["fingerprint"] != data.fingerprint():
+    theirs, here = Run.load(folder).record["dataset"], data.fingerprint()
+    if theirs["fingerprint"] != here:
         raise MismatchError(
-            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']:,} items, here is data "
-            f"{data.fingerprint()} with {len(data):,}: its rows would be other items. Name a run on this data, or a seed; "
-            f"if the rows are the same all the same, name {folder / 'split.safetensors'}."
+            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']:,} items, here is "
+            f"data {here} with {len(data):,}: its rows would be other items. Name a run on this data, or a seed; if "
+            f"the rows are the same all the same, name {folder / 'split.safetensors'}."
         )
 
 

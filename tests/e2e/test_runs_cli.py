@@ -58,8 +58,8 @@ def test_other_features_are_refused_with_both_fingerprints(made):
 
 @pytest.mark.parametrize(
     "command",
-    ["evaluate separate", "encode separate", "index separate", "search separate word", "evaluate run --against separate",
-     "check first.npz --split separate"],
+    ["evaluate separate", "encode separate", "index separate", "search separate word",
+     "evaluate run --against separate", "check first.npz --split separate"],
 )  # fmt: skip
 def test_a_folder_of_separate_models_names_them(command, made, monkeypatch):
     monkeypatch.chdir(made)

@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -461,7 +462,6 @@ EDITS = {
     "another best epoch": set_record("selection", {"epoch": 9}),
     "another setting": set_config("alpha", 0.5),
     "another data set": set_record("data", "0" * 16),
-    "seal gone": lambda folder: (folder / SEAL).unlink(),
     "torn seal": truncate(SEAL),
     "weights gone": lambda folder: (folder / "model.safetensors").unlink(),
 }
@@ -537,6 +537,35 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_models(store, tmp_path,
     (interrupted,) = [run for run in (resumed.run(name, 42) for name in ABLATION) if run.folder == unfinished]
     assert np.isnan(resumed.seconds([interrupted]))  # nobody knows how long it took
     assert resumed.seconds([resumed.run("full", 42)]) > 0
+
+
+def test_a_run_that_was_stopped_before_its_seal_is_kept(store, tmp_path, trainings, monkeypatch):
+    stopped = mock.Mock(side_effect=Stopped)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(reproduction, "write_json", stopped)
+        reproduction_of(store, tmp_path).run("full", 42)
+    (folder,) = trainings
+    assert stopped.call_count == 1 and not (folder / SEAL).exists()
+    (folder / STATE_FILE).write_bytes(b"left over")
+    r = reproduction_of(store, tmp_path)
+    assert r.run("full", 42).folder == folder and len(trainings) == 1 and not (folder / STATE_FILE).exists()
+    assert (folder / SEAL).exists() and np.isnan(r.seconds([r.run("full", 42)]))
+
+
+def test_a_run_that_was_stopped_after_its_last_epoch_is_not_trained_again(store, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(runs.HashModel, "save", mock.Mock(side_effect=Stopped))
+        reproduction_of(store, tmp_path).run("full", 42)
+    monkeypatch.setattr(runs, "selection_score", mock.Mock(side_effect=AssertionError("an epoch was trained again")))
+    assert reproduction_of(store, tmp_path).run("full", 42).record["selection"]["epoch"] == TINY.epochs
+
+
+def test_a_run_of_other_settings_without_a_seal_is_trained_again(store, tmp_path, trainings):
+    run = reproduction_of(store, tmp_path).run("full", 42)
+    (run.folder / SEAL).unlink()
+    set_config("alpha", 0.5)(run.folder)
+    reproduction_of(store, tmp_path).run("full", 42)
+    assert len(trainings) == 2
 
 
 # ---- a folder of tables and figures ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.variants import find_variant
-from multibit.runs import PROTOCOLS, RUN_FILES, Run, encode
+from multibit.runs import PROTOCOLS, RUN_FILES, STATE_FILE, Run, encode
 
 T = TypeVar("T")
 SEAL = "seal.json"  # beside a kept run: checksums of its files, and how long the training took
@@ -136,22 +136,24 @@ class Reproduction:
         self.say(f"Training {variant}: {_differences(config)}")
         begun, start = folder.exists(), time.perf_counter()
         run = Run.create(folder, self.store, self.split, config, device=self.device)
-        seconds = float("nan") if begun else time.perf_counter() - start
-        seal = {"seconds": seconds, "files": _checksums(folder)}
-        write_json(folder / SEAL, seal, kind=SEAL_KIND, version=SEAL_VERSION)
+        _seal(folder, float("nan") if begun else time.perf_counter() - start)
         return run
 
     def _open(self, folder: Path, config: Config) -> Run | None:
-        """The kept run, unless it is no longer what was trained."""
+        """The kept run, unless it is no longer what was trained; one that was stopped just before its seal gets it."""
+        sealed = (folder / SEAL).exists()
         try:
-            seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
+            if sealed and not _intact(folder):
+                return None
             run = Run.load(folder)
         except (FormatError, ConfigError):
             return None
-        sound = (
-            seal["files"] == _checksums(folder) and run.config == config and isinstance(seal["seconds"], float | int)
-        )
-        return run if sound and run.record["data"] == self.store.fingerprint() else None
+        if run.config != config or run.record["data"] != self.store.fingerprint():
+            return None
+        if not sealed:
+            (folder / STATE_FILE).unlink(missing_ok=True)
+            _seal(folder, float("nan"))  # nobody knows how long it took
+        return run
 
     def serving(self, variant: str, seed: int, bits: int, **settings: Any) -> Run:
         """The model that makes the codes of one length: of separate models, the shortest that is long enough."""
@@ -233,6 +235,17 @@ def _differences(config: Config) -> str:
 def _checksums(folder: Path) -> dict[str, str]:
     """Of the files that training wrote; an index or a report beside them changes nothing."""
     return {name: checksum_file(folder / name) for name in RUN_FILES if (folder / name).exists()}
+
+
+def _seal(folder: Path, seconds: float) -> None:
+    """Keep what the files of a run are, against changes, and how long its training took."""
+    write_json(folder / SEAL, {"seconds": seconds, "files": _checksums(folder)}, kind=SEAL_KIND, version=SEAL_VERSION)
+
+
+def _intact(folder: Path) -> bool:
+    """Whether the files of a run are those that were sealed."""
+    seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
+    return seal["files"] == _checksums(folder) and isinstance(seal["seconds"], float | int)
 
 
 def _free(path: Path) -> Path:

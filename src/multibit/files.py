@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import FormatError
+from multibit.errors import DataError, FormatError
 
 Arrays = dict[str, NDArray[Any]]
 _DTYPES = {
@@ -58,6 +58,30 @@ def replacing(path: Path) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         shutil.rmtree(temporary.parent, ignore_errors=True)
+
+
+def require_writable(path: Path, *, folder: bool = False) -> None:
+    """Refuse a place where nothing can be written, before the work that ends there; nothing is left behind.
+
+    Args:
+        path: to be written or replaced; it and folders above it need not exist. folder: it is one, not a file.
+
+    Raises:
+        DataError: a file is where a folder must be, or the reverse, or the disk refuses.
+    """
+    if path.exists() and path.is_dir() != folder:
+        found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
+        raise DataError(f"{path}: is a {found}, but a {wanted} is to be written there. Choose another name.")
+    place = path if folder else path.parent
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except NotADirectoryError:
+        raise DataError(f"{place}: is a file, so {path} cannot be written below it. Choose another place.") from None
+    except OSError as error:
+        raise DataError(f"{place}: cannot be written ({error.strerror}). Choose another place.") from None
 
 
 def _flush(path: Path) -> None:

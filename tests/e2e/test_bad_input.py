@@ -401,7 +401,7 @@ def test_queries_without_any_relevant_item_are_said(here):
 )
 def test_places_that_cannot_be_written_are_said_before_anything_is_measured(options, said, here, monkeypatch):
     Path("file").write_text("mine")
-    monkeypatch.setattr(Run, "load", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr(Run, "evaluate", lambda *_, **__: pytest.fail("too late"))
     assert said in refused("evaluate", "run", *options.split())
     assert Path("file").read_text() == "mine"
 

@@ -7,7 +7,8 @@ import pytest
 
 from commands import done, refused
 from conftest import plant
-from multibit import FeatureStore, Run
+from multibit import FeatureStore, Run, runs
+from multibit.report import reproduction
 
 TINY = [f"--set={each}" for each in ("epochs=1", "lengths=8,16", "scales=2", "hidden=16", "dimension=8")]
 
@@ -87,3 +88,54 @@ def test_one_model_and_separate_models_never_nest(first, second, sentence, made,
     before = sorted(tmp_path.rglob("*"))
     said = refused("train", made / "first.npz", "--out", tmp_path / "X", "--variant", second, *TINY)
     assert f"{tmp_path / 'X'}: {sentence}. Choose another folder." in said and sorted(tmp_path.rglob("*")) == before
+
+
+# ---- places that cannot be written ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("train first.npz --out file", "folder"),
+        ("train first.npz --variant separate --out file", "folder"),
+        ("reproduce first.npz --out file", "folder"),
+        ("demo --out file", "folder"),
+        ("features items.csv --out file", "folder"),
+        ("evaluate run --report file", "folder"),
+        ("evaluate run --no-report --save-dir file", "folder"),
+        ("evaluate run --out folder.json", "file"),
+        ("encode run --out folder.npz", "file"),
+        ("index run --out file", "folder"),
+        ("merge run/index/image.mbx --out folder.mbx", "file"),
+        ("export run/index/image.mbx --out folder.npy", "file"),
+        ("search run word --sheet folder.png", "file"),
+        ("check first.npz --html folder.html", "file"),
+        ("check first.npz --groups folder.csv", "file"),
+        ("import manifest items.csv --out folder.jsonl", "file"),
+        ("import webdataset shards --images file --out new.jsonl", "folder"),
+        ("label items.csv --out folder.jsonl", "file"),
+    ],
+)
+def test_a_place_of_another_kind_is_refused_before_any_work(command, wanted, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for each in ("run", "first.npz"):
+        (tmp_path / each).symlink_to(made / each)
+    (tmp_path / "file").write_text("mine")
+    for ending in ("json", "npz", "mbx", "npy", "png", "html", "csv", "jsonl"):
+        (tmp_path / f"folder.{ending}").mkdir()
+    (tmp_path / "items.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
+    monkeypatch.setattr(runs, "encode", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr(reproduction, "encode", lambda *_: pytest.fail("too late"))
+    other = "file" if wanted == "folder" else "folder"
+    assert f": is a {other}, but a {wanted} is to be written there." in refused(*command.split())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_disk_that_cannot_be_written_is_said_before_training(made, tmp_path, monkeypatch):
+    def refuse(dir):
+        raise OSError(30, "Read-only file system", f"{dir}/tmpx")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    for verb in ("train", "reproduce"):
+        said = refused(verb, made / "first.npz", "--out", tmp_path / "new" / "out", *TINY)
+        assert said == f"Error: {tmp_path}: cannot be written (Read-only file system). Choose another place."

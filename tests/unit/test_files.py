@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from multibit.errors import FormatError
-from multibit.files import fingerprint, read_arrays, read_json, replacing, write_arrays, write_json
+from multibit.errors import DataError, FormatError
+from multibit.files import fingerprint, read_arrays, read_json, replacing, require_writable, write_arrays, write_json
 
 ARRAYS = {
     "words": np.arange(6, dtype=np.uint64).reshape(2, 3),
@@ -40,6 +40,42 @@ def flipped(raw: bytes, place: int, bit: int) -> bytes:
     changed = bytearray(raw)
     changed[place] ^= 1 << bit
     return bytes(changed)
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "sentence"),
+    [
+        ("note.txt", True, "note.txt: is a file, but a folder is to be written there. Choose another name."),
+        ("there", False, "there: is a folder, but a file is to be written there. Choose another name."),
+        ("note.txt/deep/new", True, "note.txt: is a file, so FOLDER/note.txt/deep/new cannot be written below it."),
+    ],
+)
+def test_a_place_of_another_kind_is_refused(name, folder, sentence, tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(DataError) as caught:
+        require_writable(tmp_path / name, folder=folder)
+    assert str(caught.value).replace(str(tmp_path), "FOLDER").startswith(f"FOLDER/{sentence}")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_disk_that_refuses_is_named(code, tmp_path, monkeypatch):
+    def refuse(dir):
+        raise OSError(code, os.strerror(code), f"{dir}/tmpx")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(DataError, match=f"^{tmp_path}: cannot be written .{os.strerror(code)}.. Choose another place"):
+        require_writable(tmp_path / "new" / "deeper" / "x.json")
+
+
+@pytest.mark.parametrize(("name", "folder"), [("new/deeper", True), ("new/x.json", False), ("x.json", False)])
+def test_a_place_that_can_be_written_is_left_as_it_was(name, folder, tmp_path):
+    (tmp_path / "x.json").write_text("mine")
+    require_writable(tmp_path / name, folder=folder)
+    assert list(tmp_path.iterdir()) == [tmp_path / "x.json"] and (tmp_path / "x.json").read_text() == "mine"
 
 
 # Replacing

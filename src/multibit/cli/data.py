@@ -42,10 +42,12 @@ def demo(
 ) -> None:
     """Run the whole line on the real pictures that come with multibit."""
     from multibit.demo import run_demo
+    from multibit.files import require_writable
     from multibit.hashing.variants import find_variant
     from multibit.runs import check_device
 
     check_device(device.value)
+    require_writable(out, folder=True)
     config = read_config(None, None, settings, seed, find_variant(variant).settings)
     run_demo(out, config, stdout(), device=device.value)
 
@@ -77,11 +79,13 @@ def import_(
 
     from multibit.data.export import check_target, write_arrays_npz, write_dataset
     from multibit.data.sources import UNPACKED, DataNote, read
+    from multibit.files import require_writable
 
     check_target(out, features=kind is Kind["mat-features"])
     _spare(source, out)
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
+        require_writable(images, folder=True)
     options = {
         "images": images,
         "columns" if kind is Kind.manifest else "names": pairs(names, "--map") or None,
@@ -171,10 +175,13 @@ def check(
     from dataclasses import replace
 
     from multibit.data.split_files import choose_roles
+    from multibit.files import require_writable
     from multibit.report.check import check_dataset
     from multibit.report.inventory import open_dataset
     from multibit.runs import require_split_of
 
+    for target in filter(None, (html, groups)):
+        require_writable(target)
     dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
     require_split_of(split, dataset)
     found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
@@ -229,9 +236,11 @@ def features(
     from multibit.data.encoders import load_picture_encoder, load_text_encoder
     from multibit.data.extract import extract_features
     from multibit.data.manifest import read_manifest
+    from multibit.files import require_writable
     from multibit.runs import check_device
 
     check_device(device.value)
+    require_writable(out, folder=True)
     dataset = read_manifest(
         data, images=images, columns=pairs(column, "--column"), separator=separator, label_names=lines(label_names)
     )
@@ -254,8 +263,12 @@ def features(
 
 
 def _spare(source: Path, out: Path) -> None:
+    """Refuse a target that is the source, or that could not be written."""
+    from multibit.files import require_writable
+
     if out.resolve() == source.resolve():
         raise ConfigError(f"--out {out}: is the source itself, which would be replaced. Choose another name.")
+    require_writable(out, folder=not out.suffix)
 
 
 def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:

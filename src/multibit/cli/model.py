@@ -61,11 +61,13 @@ def train(
     """
     from multibit.data import FeatureStore
     from multibit.data.split_files import choose_split
+    from multibit.files import require_writable
     from multibit.hashing.variants import find_variant
     from multibit.runs import Run, require_alone, require_split_of
 
     chosen = find_variant(variant)
     resolved = read_config(preset, config, settings, seed, chosen.settings)
+    require_writable(out, folder=True)
     require_alone(out, separate=chosen.separate)
     store = FeatureStore.open(features)
     require_split_of(split, store.dataset)
@@ -100,17 +102,17 @@ def encode(
     .npz: ids, image and text (items, bytes) uint8, bits; np.unpackbits(image, axis=1)[:, :B] are the first B bits.
     .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; queries and database of the run's split.
     """
+    from multibit.files import require_writable
     from multibit.runs import Run
 
+    out = out if out.suffix else out.with_suffix(".npz")
+    if out.suffix not in (".npz", ".mat"):
+        raise ConfigError(f"--out {out}: must end in .npz or .mat.")
+    require_writable(out)
     loaded = Run.load(run)
     store = loaded.open_features(features)
-    out = out if out.suffix else out.with_suffix(".npz")
-    if out.suffix == ".mat":
-        loaded.save_mat(out, store, bits)
-    elif out.suffix == ".npz":
-        loaded.save_codes(out, store, bits)
-    else:
-        raise ConfigError(f"--out {out}: must end in .npz or .mat.")
+    save = loaded.save_mat if out.suffix == ".mat" else loaded.save_codes
+    save(out, store, bits)
     stdout().print(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality", soft_wrap=True)
 
 
@@ -143,8 +145,8 @@ def evaluate(
     if report is not None and no_report:
         raise ConfigError("give --report or --no-report, not both.")
     folder, target = report or run / "report", out or run / "evaluation.json"
-    _check_places(target, folder, save_dir)
     loaded = Run.load(run)
+    _check_places(target, None if no_report else folder, save_dir)
     runs = [loaded, *(Run.load(path) for path in against or ())]
     for other in runs[1:]:
         loaded.require_same_split(other)
@@ -172,11 +174,14 @@ def evaluate(
 
 def _check_places(out: Path, *folders: Path | None) -> None:
     """Refuse what could not be written, before the work."""
+    from multibit.files import require_writable
+
     if out.suffix != ".json":
         raise ConfigError(f"--out {out}: must end in .json.")
+    require_writable(out)
     for folder in folders:
-        if folder is not None and folder.is_file():
-            raise ConfigError(f"{folder}: is a file, but a folder is to be written there.")
+        if folder is not None:
+            require_writable(folder, folder=True)
 
 
 def _report(

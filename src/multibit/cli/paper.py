@@ -53,6 +53,7 @@ def reproduce(
     """
     from functools import partial
 
+    from multibit.files import require_writable
     from multibit.report.paper import TABLES
     from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all
     from multibit.report.reproduction import Reproduction
@@ -63,6 +64,7 @@ def reproduce(
         console.print(entries_table().rich())
         return
     names = choose(table or [], quick=quick)
+    require_writable(out, folder=True)
     check_device(device.value)
     if "seed" in pairs(settings, "--set"):
         raise ConfigError("--set seed: give seeds with --seeds.")

@@ -44,12 +44,14 @@ def index(
 
     One file per modality. Readers are never disturbed, and a crash leaves the old index or the new one.
     """
+    from multibit.files import require_writable
     from multibit.runs import Run
     from multibit.search import Index
 
     if remove and (update or features):
         raise ConfigError("--remove only takes items out: give it without --update and without features.")
     loaded = Run.load(run)
+    require_writable(out or run / "index", folder=True)
     console = stdout()
     for modality in Modality:
         path = (out or run / "index") / f"{modality.value}.mbx"
@@ -76,8 +78,10 @@ def merge(
     out: Annotated[Path, typer.Option(help="The index file to write.")],
 ) -> None:
     """Join indices that were built in parts."""
+    from multibit.files import require_writable
     from multibit.search import Index
 
+    require_writable(out)
     merged = Index.merge([Index.load(part) for part in parts])
     merged.save(out)
     stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
@@ -89,9 +93,11 @@ def export(
     bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
 ) -> None:
     """Write the codes of an index for another tool."""
+    from multibit.files import require_writable
     from multibit.search import Index
     from multibit.search.exchange import export_codes
 
+    require_writable(out)
     found = Index.load(index)
     assert found.codes is not None  # an empty index is never saved
     export_codes(found.codes, out, bits)
@@ -120,10 +126,13 @@ def search(
 ) -> None:
     """Find the nearest items to a text or a picture, at any code length."""
     from multibit.codes import Codes
+    from multibit.files import require_writable
     from multibit.runs import Run
 
     if relaxed and max_distance is not None:
         raise ConfigError("--relaxed ranks by score, so --max-distance does not apply; give one of them.")
+    if sheet is not None:
+        require_writable(sheet)
     loaded = Run.load(run)
     picture = Path(query) if _is_picture(query, kind) else None
     searched = modality.value if modality else ("text" if picture else "image")

@@ -60,6 +60,22 @@ def test_the_sensitivity_map_marks_the_best_cell(r):
     assert expected[row][column] == np.max(expected)
 
 
+@pytest.mark.parametrize("lengths", [(8, 16), (8, 24, 40)])
+def test_figures_of_one_length_say_which(lengths, r):
+    other = Reproduction(r.subject, r.folder, TINY.override({"lengths": lengths}), say=str)
+    titles = [FIGURES[name](other, 42).axes[0].get_title() for name in ("query-level-gain", "parameter-sensitivity")]
+    panel = FIGURES["deployment-cost"](other, 42).axes[1].get_title()
+    assert all(f"{lengths[-1]} bits" in title for title in (*titles, panel))
+
+
+def test_the_contact_sheet_shows_the_trained_length_nearest_to_16_bits(r, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(paper_figures, "contact_sheet", lambda searches, path: drawn.extend(searches))
+    other = Reproduction(r.subject, r.folder, TINY.override({"lengths": (8, 20, 40)}), say=str)
+    qualitative_retrieval(other, 42, tmp_path / "sheet.png")
+    assert {tuple(search.rows) for search in drawn} == {(20,)}
+
+
 def test_the_cost_panels_have_a_bar_for_each_way_to_serve(r):
     panels = FIGURES["deployment-cost"](r, 42).axes
     assert len(panels) == 4

@@ -23,7 +23,7 @@ from multibit.evaluation.protocol import DIRECTIONS
 from multibit.files import read_json
 from multibit.hashing.variants import VARIANTS
 from multibit.report import reproduction
-from multibit.report.paper import TABLES, Outcome, find_entry, reproduce
+from multibit.report.paper import TABLES, Outcome, find_entry, printed_values, reproduce
 from multibit.report.paper_cells import ABLATION
 from multibit.report.reproduce import FIGURE_NAMES, choose, entries_table, open_subject, reproduce_all
 from multibit.report.reproduction import SEAL, Reproduction, Subject
@@ -54,7 +54,7 @@ def reproduction_of(store, folder, config=TINY, column=None, device="cpu"):
 def kept(store, tmp_path_factory):
     """Lengths -> a reproduction whose runs are trained once for all tests."""
     folder = tmp_path_factory.mktemp("kept")
-    lengths = [(8, 16), (8, 72), (16,), (80, 96)]
+    lengths = [(8, 16), (8, 72), (16,), (80, 96), (8, 24, 40)]
     return {each: reproduction_of(store, folder, TINY.override({"lengths": each}), "mirflickr") for each in lengths}
 
 
@@ -83,7 +83,7 @@ def test_every_table_measures_and_renders(name, kept):
     outcome = reproduce(TABLES[name], kept[8, 16], [42])
     assert outcome.cells and all(np.isfinite(values).all() for values in outcome.cells.values())
     table = outcome.table()
-    assert "nan" not in table.markdown().lower() and TABLES[name].title in table.markdown()
+    assert "nan" not in table.markdown().lower() and TABLES[name].title.format(bits=16) in table.markdown()
     rows = list(csv.reader(io.StringIO(table.csv())))
     assert [len(row) for row in rows] == [len(table.header)] * (1 + len(table.rows))
     assert table.latex().count(r"\\") == 1 + len(table.rows)
@@ -95,21 +95,18 @@ def test_every_table_measures_and_renders(name, kept):
 
 OTHER_LENGTHS = [
     pytest.param(lengths, name, id=f"{name} at {lengths}")
-    for lengths in ((8, 72), (16,), (80, 96))
+    for lengths in ((8, 72), (16,), (80, 96), (8, 24, 40))
     for name in TABLES
-    if (lengths, name) not in (((8, 72), "multi-length-cost"), ((16,), "cross-length-agreement"))
+    if lengths != (16,) or name not in ("cross-length-agreement", "rank-displacement")
 ]
 
 
 @pytest.mark.parametrize(("lengths", "name"), OTHER_LENGTHS)
 def test_every_table_is_made_at_other_lengths(lengths, name, kept):
     outcome = reproduce(TABLES[name], kept[lengths], [42])
+    assert outcome.cells and "{" not in outcome.table().markdown()
     assert all(np.isfinite(values).all() for values in outcome.cells.values())
     assert "nan" not in outcome.table().markdown().lower()
-
-
-def test_the_cost_of_lengths_below_and_above_64_bits_is_measured(kept):
-    assert np.isfinite(list(cells_of("multi-length-cost", kept[8, 72]).values())).all()
 
 
 def test_one_length_alone_has_no_cross_length_agreement(kept):
@@ -117,10 +114,37 @@ def test_one_length_alone_has_no_cross_length_agreement(kept):
         reproduce(TABLES["cross-length-agreement"], kept[16,], [42])
 
 
+def test_one_length_alone_has_no_rank_displacement(kept):
+    with pytest.raises(DataError, match="the shortest code with the longest, and there is one length only: 16 bits"):
+        reproduce(TABLES["rank-displacement"], kept[16,], [42])
+
+
 @pytest.mark.parametrize("name", ["resolution-idf", "resolution-label-names"])
-def test_lengths_that_a_table_does_not_show_confirm_no_claim(name, kept):
-    outcome = reproduce(TABLES[name], kept[80, 96], [42])
-    assert outcome.cells or not any(outcome.verdicts.values())
+def test_resolution_is_of_the_lengths_that_the_paper_shows_or_else_of_all(name, kept):
+    shown = {
+        lengths: {int(column.split()[-1]) for _, column in cells_of(name, kept[lengths])}
+        for lengths in ((8, 72), (80, 96))
+    }
+    assert shown == {(8, 72): {8}, (80, 96): {80, 96}}
+
+
+@pytest.mark.parametrize(("lengths", "bits"), [((8, 24, 40), 40), ((8, 72), 72), ((80, 96), 80), ((16,), 16)])
+@pytest.mark.parametrize("name", ["sensitivity", "query-gain", "resolution-strata", "multi-length-cost"])
+def test_a_table_of_one_length_says_which_and_leaves_out_values_of_another(name, lengths, bits, kept):
+    table = reproduce(TABLES[name], kept[lengths], [42]).table()
+    assert f"{bits} bits" in table.title + table.note and "64 bits" not in table.title + table.note
+    assert "The paper's values are of 16, 32, 64, 128 bits, so none stand here." in table.note
+    assert "  paper" not in {row[0] for row in table.rows}
+
+
+OF_LENGTHS = [name for name, entry in TABLES.items() if entry.of_lengths]
+
+
+@pytest.mark.parametrize("name", OF_LENGTHS)
+def test_values_of_the_papers_lengths_stand_beside_runs_of_these_lengths(name):
+    r = SimpleNamespace(subject=SimpleNamespace(column="mirflickr"), config=Config())
+    outcome = judged(name, printed_values(name, "mirflickr"), r)
+    assert outcome.printed and not outcome.note and outcome.bits == 64
 
 
 def test_the_printed_value_and_the_difference_stand_below_what_was_got(kept):
@@ -293,7 +317,7 @@ def judged(name, cells, r=None):
     return reproduce(dataclasses.replace(TABLES[name], measure=lambda *_: cells), r or FAKE, [42])
 
 
-FAKE = SimpleNamespace(subject=SimpleNamespace(column=None))
+FAKE = SimpleNamespace(subject=SimpleNamespace(column=None), config=Config())
 
 
 @pytest.mark.parametrize("name", HAND_MADE)
@@ -584,7 +608,7 @@ def test_all_tables_and_figures_are_written(kept, tmp_path):
     assert tables == {f"{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")}
     assert figures == {f"{n}.{e}" for n in FIGURE_NAMES if n != "qualitative-retrieval" for e in ("png", "pdf")}
     page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
-    assert all(f"**{entry.title}**" in page for entry in TABLES.values())
+    assert all(f"**{entry.title.format(bits=16)}**" in page for entry in TABLES.values())
     assert "200 items, 8 labels; seeds 42; the paper's column: mirflickr." in page
     content = read_json(tmp_path / "reproduction.json", kind="reproduction", version=1)
     assert list(content["tables"]) == list(TABLES) and content["left_out"] == {}

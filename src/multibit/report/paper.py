@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from multibit.config import Config
 from multibit.errors import ConfigError
 from multibit.hashing.variants import VARIANTS
 from multibit.report import paper_cells
@@ -23,9 +24,11 @@ from multibit.report.paper_cells import (
     FIDELITY,
     GAIN_CANDIDATES,
     GAIN_QUERIES,
+    MIDDLE,
     TEACHER_QUERIES,
     Cells,
     FloatArray,
+    length_near,
 )
 from multibit.report.reproduction import Reproduction
 from multibit.report.tables import Table
@@ -58,6 +61,9 @@ class Entry:
         name: as the command line has it. title: what it shows. label: of the table in the paper's source.
         measure: a reproduction and a seed -> cells. claims: that it supports. digits: after the point.
         labels_only: it needs no features. note: how it is measured, where the paper leaves that open.
+        of_lengths: what the paper printed belongs to its lengths, and rows and columns do not name them.
+
+    In title and note, {bits} stands for the length that a table of one length shows: 64 in the paper.
     """
 
     name: str
@@ -68,6 +74,7 @@ class Entry:
     digits: int = 3
     labels_only: bool = False
     note: str = ""
+    of_lengths: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +82,17 @@ class Outcome:
     """A table as measured here.
 
     Attributes:
-        entry: what was paper_cells. cells: (row, column) -> (seeds,) values. printed: the paper's, where it has them.
+        entry: what was measured. cells: (row, column) -> (seeds,) values. printed: the paper's, where it has them.
         verdicts: claim -> reproduced or not; None where the cells do not say.
+        bits: the length that a table of one length shows. note: what else to know when reading it.
     """
 
     entry: Entry
     cells: Mapping[tuple[str, str], FloatArray]
     printed: Cells = field(default_factory=dict)
     verdicts: Mapping[str, bool | None] = field(default_factory=dict)
+    bits: int = MIDDLE
+    note: str = ""
 
     def table(self) -> Table:
         """Got, and below it the paper's value and the difference where the paper has one."""
@@ -95,8 +105,8 @@ class Outcome:
                 body.append(("  difference", *(self._difference(row, column) for column in columns)))
         words = {True: "reproduced", False: "NOT REPRODUCED", None: "not measured"}
         verdicts = [f"{words[verdict]}: {claim}." for claim, verdict in self.verdicts.items()]
-        note = " ".join([*([self.entry.note] if self.entry.note else []), *verdicts])
-        return Table(self.entry.title, ("", *columns), tuple(body), note)
+        note = " ".join(part for part in (self.entry.note.format(bits=self.bits), self.note, *verdicts) if part)
+        return Table(self.entry.title.format(bits=self.bits), ("", *columns), tuple(body), note)
 
     def _got(self, row: str, column: str) -> str:
         values = self.cells.get((row, column))
@@ -129,8 +139,12 @@ def reproduce(entry: Entry, reproduction: Reproduction, seeds: Sequence[int]) ->
     measured = [entry.measure(reproduction, seed) for seed in (seeds[:1] if entry.labels_only else seeds)]
     cells = {key: np.array([each.get(key, np.nan) for each in measured], np.float64) for key in measured[0]}
     means = {key: float(values.mean()) for key, values in cells.items()}
-    printed = printed_values(entry.name, reproduction.subject.column)
-    return Outcome(entry, cells, printed, {claim.text: claim.judge(means) for claim in entry.claims})
+    printed, note = printed_values(entry.name, reproduction.subject.column), ""
+    lengths = Config().lengths
+    if printed and entry.of_lengths and reproduction.config.lengths != lengths:
+        printed, note = {}, f"The paper's values are of {', '.join(map(str, lengths))} bits, so none stand here."
+    verdicts = {claim.text: claim.judge(means) for claim in entry.claims}
+    return Outcome(entry, cells, printed, verdicts, length_near(reproduction.config, MIDDLE), note)
 
 
 @cache
@@ -196,7 +210,14 @@ TABLES: dict[str, Entry] = {
     for entry in (
         Entry("parameters", "Parameter register", "tab:all-parameters", paper_cells.parameters, labels_only=True),
         Entry("data-split", "Data split", "tab:data-split", paper_cells.data_split, labels_only=True, digits=0),
-        Entry("scale-coverage", "Scale coverage", "tab:scale-coverage", paper_cells.scale_coverage, labels_only=True),
+        Entry(
+            "scale-coverage",
+            "Scale coverage",
+            "tab:scale-coverage",
+            paper_cells.scale_coverage,
+            labels_only=True,
+            of_lengths=True,
+        ),
         Entry(
             "quadrature-fidelity",
             "Quadrature fidelity",
@@ -258,8 +279,9 @@ TABLES: dict[str, Entry] = {
                 ),
             ),
             digits=2,
-            note=f"64 bits or the whole code, image-to-text; at most {GAIN_CANDIDATES} candidates and {GAIN_QUERIES:,} "
-            "queries, seed 42.",
+            note=f"{{bits}} bits, image-to-text; at most {GAIN_CANDIDATES} candidates and {GAIN_QUERIES:,} queries, "
+            "seed 42.",
+            of_lengths=True,
         ),
         Entry(
             "resolution-idf",
@@ -282,7 +304,8 @@ TABLES: dict[str, Entry] = {
             "Pairs that share no label, label-name evaluator",
             "tab:resolution-noshared",
             paper_cells.resolution_strata,
-            note="64 bits or the whole code, mean of both directions.",
+            note="{bits} bits, mean of both directions.",
+            of_lengths=True,
         ),
         Entry(
             "scale-boundary",
@@ -307,11 +330,12 @@ TABLES: dict[str, Entry] = {
         ),
         Entry(
             "sensitivity",
-            "Validation mean mAP in percent at 64 bits",
+            "Validation mean mAP in percent at {bits} bits",
             "tab:parameter-sensitivity-grid",
             paper_cells.sensitivity,
             claims=(Claim("the grid peaks at eta 0.20 and alpha 0.9 or 1.2", _peak),),
             digits=2,
+            of_lengths=True,
         ),
         Entry(
             "multi-length-cost",
@@ -320,12 +344,13 @@ TABLES: dict[str, Entry] = {
             paper_cells.multi_length_cost,
             claims=(
                 Claim(
-                    "one nested model is above four separate ones at every length",
+                    "one nested model is above the separate ones at every length",
                     lambda cells: all(cells["MultiBit", c] > cells["MultiBit-Sep", c] for c in _columns(cells)),
                     about=str.isdigit,
                 ),
             ),
-            note="Times on this machine, in a batch; query ms is coding and ranking, 100 hits.",
+            note="Times on this machine, in a batch; query ms is coding and ranking at {bits} bits, 100 hits.",
+            of_lengths=True,
         ),
         Entry(
             "cross-length-agreement",
@@ -333,6 +358,7 @@ TABLES: dict[str, Entry] = {
             "tab:cross-length-agreement-complete",
             paper_cells.cross_length_agreement,
             claims=(Claim("MultiBit agrees most with itself", _on_top("MultiBit")),),
+            of_lengths=True,
         ),
         Entry(
             "rank-displacement",
@@ -345,6 +371,7 @@ TABLES: dict[str, Entry] = {
                     lambda c: c["MultiBit", "mean |change|"] < c["Naive Prefix", "mean |change|"],
                 ),
             ),
+            of_lengths=True,
         ),
         Entry(
             "efficiency",
@@ -353,6 +380,7 @@ TABLES: dict[str, Entry] = {
             paper_cells.efficiency,
             digits=4,
             note="Times on this machine, in a batch.",
+            of_lengths=True,
         ),
     )
 }

@@ -13,6 +13,8 @@ from scipy.stats import kendalltau
 
 from multibit.codes import Codes, hamming_distances
 from multibit.codes.distance import nearest
+from multibit.config import Config
+from multibit.errors import DataError
 from multibit.evaluation.agreement import Quantization, quantization, rank_displacement, ranking_agreement
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.metrics import average_precision
@@ -40,6 +42,7 @@ TEACHER_QUERIES = 500  # that a label-side teacher ranks the database for
 FIDELITY = 200, 2_000  # queries and candidates that the quadrature kernel and g* both rank
 GAIN_QUERIES, GAIN_CANDIDATES = 1_500, 500  # of the query-level comparison
 PANEL_QUERIES, PANEL_CANDIDATES = 5, 500  # of the rank displacement panels
+MIDDLE = 64  # bits of the tables that show one length
 UNIFORM_ALPHA = 1.2  # whose scales the multi-scale teachers use on every data set (Table `tab:teacher-quality`)
 
 
@@ -52,6 +55,16 @@ def mean_of(values: FloatArray) -> float:
     """
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
+
+
+def length_near(config: Config, printed: int) -> int:
+    """The trained length that stands for one of the paper's lengths: itself, or else the nearest.
+
+    Example:
+        >>> length_near(Config(), 64), length_near(Config(lengths=(8, 24, 40)), 64)
+        (64, 40)
+    """
+    return min(config.lengths, key=lambda bits: abs(bits - printed))
 
 
 def main_comparison(r: Reproduction, seed: int) -> Cells:
@@ -154,7 +167,7 @@ def resolution(name: str) -> Callable[[Reproduction, int], Cells]:
         cells = {}
         for row, variant in {"Naive Prefix": "naive-prefix", "MultiBit": "full"}.items():
             found = r.evaluation(variant, seed, graded=True)
-            for bits in [b for b in found.lengths if b <= 64]:
+            for bits in [b for b in found.lengths if b <= MIDDLE] or found.lengths:
                 for metric, short in SHORT.items():
                     values = [found.mean(f"{metric} {name}", d, bits) for d in DIRECTIONS]
                     cells[row, f"{short} {bits}"] = float(np.mean(values))
@@ -171,7 +184,7 @@ def resolution_strata(r: Reproduction, seed: int) -> Cells:
     found = [
         no_shared_label(
             query.codes(a), database.codes(b), query.labels, database.labels, r.semantic,
-            run.teacher.graph.weights, min(64, run.model.bits),
+            run.teacher.graph.weights, length_near(r.config, MIDDLE),
         )
         for a, b in DIRECTIONS.values()
     ]  # fmt: skip
@@ -193,7 +206,7 @@ def scale_coverage(r: Reproduction, seed: int) -> Cells:
 def scale_boundary(r: Reproduction, seed: int) -> Cells:
     """Resolution at the ends of the blocks (Table `tab:scale-boundary`)."""
     ends = np.cumsum(r.run("full", seed).model.blocks).tolist()
-    lengths = sorted({b for b in (64, *ends) if b <= r.config.code_bits})
+    lengths = sorted({b for b in (MIDDLE, *ends) if b <= r.config.code_bits})
     found = r.evaluation("full", seed, lengths, graded=True)
     return {
         (f"{bits} bits", short): float(np.mean([found.mean(f"{metric} IDF", d, bits) for d in DIRECTIONS]))
@@ -253,7 +266,7 @@ def quadrature_fidelity(r: Reproduction, seed: int) -> Cells:
 
 def sensitivity(r: Reproduction, seed: int) -> Cells:
     """Validation mean mAP over alpha and eta (Table `tab:parameter-sensitivity-grid`)."""
-    cells, bits = {}, min(64, r.config.code_bits)
+    cells, bits = {}, length_near(r.config, MIDDLE)
     for eta in GRID["eta"]:
         for alpha in GRID["alpha"]:
             run = r.run("full", seed, alpha=alpha, eta=eta)
@@ -267,14 +280,15 @@ def sensitivity(r: Reproduction, seed: int) -> Cells:
 
 
 def ap_gains(r: Reproduction, seed: int, variant: str) -> FloatArray:
-    """AP of `full` minus AP of a variant in points, 64 bits, image-to-text, on a fixed sample of queries and items."""
+    """AP of `full` minus AP of a variant in points, image-to-text, one length, a fixed sample of queries and items."""
+    bits = length_near(r.config, MIDDLE)
     asked = np.random.RandomState(42).permutation(len(r.split.query))[:GAIN_QUERIES]
     rows = np.sort(np.random.RandomState(42).permutation(len(r.split.database))[:GAIN_CANDIDATES])
 
     def ap(name: str) -> FloatArray:
-        run = r.serving(name, seed, min(64, r.config.code_bits))
+        run = r.serving(name, seed, bits)
         query, database = r.codes(run, "query").take(asked), r.codes(run, "database").take(rows)
-        return average_precision(query.image, database.text, query.labels, database.labels, min(64, run.model.bits))
+        return average_precision(query.image, database.text, query.labels, database.labels, bits)
 
     return 100 * compare_queries(ap("full"), ap(variant), resamples=1).values
 
@@ -299,12 +313,11 @@ def multi_length_cost(r: Reproduction, seed: int) -> Cells:
         runs = r.runs(variant, seed)
         lengths = [run.model.bits for run in runs]  # of the stored codes
         parameters = [weights for run in runs for weights in run.model.parameters()]
-        bits = min(64, r.config.code_bits)
         cells[row, "models"] = len(runs)
         cells[row, "model MB"] = sum(weights.numel() * weights.element_size() for weights in parameters) / 1e6
         cells[row, "code MiB"] = 2 * len(r.split.database) * sum(lengths) / 8 / 2**20
         cells[row, "train h"] = r.seconds(runs) / 3600
-        cells[row, "query ms"] = _query_time(r, variant, seed, bits)
+        cells[row, "query ms"] = _query_time(r, variant, seed, length_near(r.config, MIDDLE))
     return dict(sorted(cells.items(), key=lambda item: list(rows).index(item[0][0])))
 
 
@@ -369,8 +382,13 @@ def displacement_panel(r: Reproduction, seed: int, variant: str) -> tuple[FloatA
 
     Returns:
         Normalised rank at the shortest (5, 500), its change at the longest (5, 500), tau-b of the two rankings (5,).
+
+    Raises:
+        DataError: there is one length only.
     """
     short, long = min(r.config.lengths), max(r.config.lengths)
+    if short == long:
+        raise DataError(f"It compares the shortest code with the longest, and there is one length only: {long} bits.")
     run = r.run(variant, seed)
     rng = np.random.RandomState(42)
     asked = r.codes(run, "query").image.take(rng.permutation(len(r.split.query))[:PANEL_QUERIES])

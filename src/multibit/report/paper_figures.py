@@ -15,7 +15,7 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.hashing.variants import VARIANTS
 from multibit.report.figures import draw_line, draw_panels
 from multibit.report.paper import TABLES
-from multibit.report.paper_cells import GRID, Cells, ap_gains, displacement_panel
+from multibit.report.paper_cells import GRID, MIDDLE, Cells, ap_gains, displacement_panel, length_near
 from multibit.report.reproduction import Reproduction
 from multibit.report.sheet import Search, contact_sheet
 from multibit.search import Hit
@@ -50,7 +50,8 @@ def _contours(axes: object, x: np.ndarray, y: np.ndarray) -> None:
 
 def query_level_gain(r: Reproduction, seed: int) -> Figure:
     """Cumulative distribution of the AP differences (Figure `fig:query-level-gain`)."""
-    figure, (axes,) = draw_panels(1, ["AP of the full model minus the other design"])
+    bits = length_near(r.config, MIDDLE)
+    figure, (axes,) = draw_panels(1, [f"AP of the full model minus the other design, {bits} bits"])
     for number, variant in enumerate(("single-scale", "uniform-bits", "pairwise")):
         gains = np.sort(ap_gains(r, seed, variant))
         share = np.arange(1, len(gains) + 1) / len(gains)
@@ -66,7 +67,7 @@ def parameter_sensitivity(r: Reproduction, seed: int) -> Figure:
     """Validation mean mAP over alpha and eta (Figure `fig:parameter-sensitivity`)."""
     cells = TABLES["sensitivity"].measure(r, seed)
     grid = np.array([[cells[f"eta {eta:.2f}", f"alpha {alpha}"] for alpha in GRID["alpha"]] for eta in GRID["eta"]])
-    figure, (axes,) = draw_panels(1, ["Validation mean mAP (%) at 64 bits"])
+    figure, (axes,) = draw_panels(1, [f"Validation mean mAP (%) at {length_near(r.config, MIDDLE)} bits"])
     picture = axes.imshow(grid, cmap="Greys", origin="lower", aspect="auto")
     middle = (grid.max() + grid.min()) / 2
     for (i, j), value in np.ndenumerate(grid):
@@ -89,7 +90,7 @@ def deployment_cost(r: Reproduction, seed: int) -> Figure:
     rows = list(dict.fromkeys(row for row, _ in cells))
     panels_of = {
         "train h": "training time (h)",
-        "query ms": "query time (ms)",
+        "query ms": f"query time at {length_near(r.config, MIDDLE)} bits (ms)",
         "model MB": "weights (MB)",
         "code MiB": "codes (MiB)",
     }
@@ -109,7 +110,7 @@ def qualitative_retrieval(r: Reproduction, seed: int, path: Path) -> None:
     Raises:
         DataError: the data set has no pictures.
     """
-    data, bits = r.store.dataset, min(QUALITATIVE_BITS, r.config.code_bits)
+    data, bits = r.store.dataset, length_near(r.config, QUALITATIVE_BITS)
     if not any(image is not None and image.is_file() for image in data.images):
         raise DataError("It needs the pictures themselves, and this data set has features only.")
     relevance = GradedRelevance.idf(r.subject.labels[r.split.database])

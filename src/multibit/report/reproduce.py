@@ -15,6 +15,7 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.report.page import undrawn
 from multibit.report.paper import TABLES, Outcome, reproduce
+from multibit.report.paper_cells import MIDDLE
 from multibit.report.reproduction import Reproduction, Subject
 from multibit.report.tables import Table, write_table
 
@@ -43,7 +44,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
 def entries_table() -> Table:
     """What can be made, for people."""
     rows = [
-        (name, entry.title, entry.label, "labels" if entry.labels_only else "features")
+        (name, entry.title.format(bits=MIDDLE), entry.label, "labels" if entry.labels_only else "features")
         for name, entry in TABLES.items()
     ]
     rows += [(name, "figure", "", "features") for name in FIGURE_NAMES]

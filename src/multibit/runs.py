@@ -33,10 +33,12 @@ from multibit.search.exchange import save_mat
 
 T = TypeVar("T")
 KIND, VERSION = "run", 1
-FIELDS = (
-    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "features", "selection",
-    "versions",
-)  # fmt: skip
+FIELDS = {
+    "config": dict, "model": str, "teacher": str, "split": str, "recipe": dict, "label_names": list, "data": str,
+    "dataset": dict, "features": str | None, "selection": dict, "versions": dict,
+}  # fmt: skip
+"""What `run.json` must have, and of which type."""
+INNER_FIELDS = {"dataset": ("items", "fingerprint"), "selection": ("epoch", "rule")}
 STATE_FILE = "training-state.pt"
 RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
 PROTOCOLS = {
@@ -133,6 +135,23 @@ def encode(model: HashModel, pairs: Pairs) -> CodedPairs:
     )
 
 
+def _read_record(path: Path) -> tuple[dict[str, Any], Config, Recipe]:
+    """`run.json`, and the settings and the feature recipe in it."""
+    record = read_json(path, kind=KIND, version=VERSION, fields=tuple(FIELDS))
+    wrong = [name for name, kind in FIELDS.items() if not isinstance(record[name], kind)]
+    wrong = wrong or [
+        f"{name}, {part}" for name, parts in INNER_FIELDS.items() for part in parts if part not in record[name]
+    ]
+    try:
+        if not wrong:
+            return record, Config().override(record["config"]), Recipe.from_dict(record["recipe"])
+    except ConfigError as error:
+        raise FormatError(f"{path}: {error} It was edited, or made by another multibit.") from None
+    except (KeyError, TypeError):
+        wrong = ["recipe"]
+    raise FormatError(f"{path}: cannot be understood at {wrong[0]}, so it was edited. Make it again or restore a copy.")
+
+
 def _check_split(split: Split, items: int) -> None:
     """Refuse a split of other data."""
     for name in ("train", "validation", "query", "database"):
@@ -158,8 +177,8 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
     theirs, here = Run.load(folder).record["dataset"], data.fingerprint()
     if theirs["fingerprint"] != here:
         raise MismatchError(
-            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']:,} items, here is "
-            f"data {here} with {len(data):,}: its rows would be other items. Name a run on this data, or a seed; if "
+            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']} items, here is "
+            f"data {here} with {len(data)}: its rows would be other items. Name a run on this data, or a seed; if "
             f"the rows are the same all the same, name {folder / 'split.safetensors'}."
         )
 
@@ -287,7 +306,7 @@ class Run:
         if models := separate_models(folder):
             names = ", ".join(str(each) for each in models)
             raise FormatError(f"{folder}: holds separate models, one for each length. Name one of them: {names}.")
-        record = read_json(folder / "run.json", kind=KIND, version=VERSION, fields=FIELDS)
+        record, config, recipe = _read_record(folder / "run.json")
         model = HashModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors")
         split = Split.load(folder / "split.safetensors")
@@ -297,11 +316,11 @@ class Run:
                 raise FormatError(f"{folder}: {name}.safetensors is not the {name} that run.json describes.")
         return cls(
             folder,
-            Config().override(record["config"]),
+            config,
             model,
             teacher,
             split,
-            Recipe.from_dict(record["recipe"]),
+            recipe,
             tuple(record["label_names"]),
             record,
         )
@@ -364,8 +383,8 @@ class Run:
         if store.fingerprint() != self.record["data"]:
             raise MismatchError(
                 f"{store.source or 'these features'}: not the data that the run's split belongs to, so training items "
-                f"could be among the queries: data {store.fingerprint()} with {len(store):,} items here, "
-                f"{self.record['data']} with {self.record['dataset']['items']:,} in {self.folder}. "
+                f"could be among the queries: data {store.fingerprint()} with {len(store)} items here, "
+                f"{self.record['data']} with {self.record['dataset']['items']} in {self.folder}. "
                 f"Name the features that it was trained on: {self.record['features'] or 'it does not know where'}."
             )
 

@@ -136,6 +136,12 @@ def test_one_table_is_printed_and_written_and_its_run_is_kept(planted_npz, tmp_p
     assert rows[:2] == [",8,16", f"image-to-text,{','.join(expected)}"]
 
 
+def test_a_table_named_twice_is_made_once(planted_npz, tmp_path):
+    chosen = ["--table", "data-split", "--table", "data-split"]
+    printed = done("reproduce", planted_npz, "--out", tmp_path / "out", *chosen, *TINY)
+    assert printed.count("Data split") == 1 and printed.endswith("1 table now\n")
+
+
 def test_seeds_give_mean_and_deviation(planted_npz, tmp_path):
     chosen = ["--table", "main-comparison", "--seeds", "1, 2", *TINY]
     done("reproduce", planted_npz, "--out", tmp_path / "out", *chosen)
@@ -207,6 +213,12 @@ def test_quick_trains_few_epochs(planted_npz, tmp_path):
         (["--seeds", "-1", "--table", "main-comparison"], "Error: seed: must be at least 0, got -1."),
         (["--preset", "flickr"], "Error: preset: 'flickr' is unknown; there are default, mirflickr"),
         (["--set", "patience=3"], "Error: unknown setting patience; there are"),
+        (
+            ["--set", "teacher=umh"],
+            "Error: teacher: the tables set it for each method, so it must be frt here, got umh",
+        ),
+        (["--set", "teacher=oracle"], "Error: teacher: the tables set it for each method, so it must be frt here"),
+        (["--set", "binary_weight=1"], "Error: binary_weight: the tables set it for each method, so it must be 0.0"),
         (["--labels-key", "L24"], "Error: FOLDER/planted.npz: no 'L24'; it has image (200, 24), text (200, 16)"),
         (["--device", "cuda"], "Error: device: cuda was asked for, but torch sees no GPU here. Use cpu."),
     ],

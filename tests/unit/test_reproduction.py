@@ -18,7 +18,7 @@ from scipy.stats import kendalltau
 from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, Run, runs
-from multibit.errors import ConfigError, DataError, MissingExtraError
+from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
 from multibit.evaluation.protocol import DIRECTIONS
 from multibit.files import read_json
 from multibit.hashing.variants import VARIANTS
@@ -694,6 +694,22 @@ def test_tables_of_other_data_or_settings_are_not_mixed(kept, only_labels, tmp_p
     for other in (only_labels, kept[16,]):
         with pytest.raises(DataError, match=r"holds tables of another .*Choose another folder with --out"):
             make(other, ["data-split"], tmp_path)
+
+
+def test_settings_that_differ_are_named_with_both_values(kept, tmp_path):
+    make(kept[8, 16], ["data-split"], tmp_path)
+    other = reproduction_of(kept[8, 16].store, tmp_path, TINY.override({"epochs": 7}), "mirflickr")
+    with pytest.raises(DataError, match=r"holds tables of another config \(epochs 1 there, 7 here\)\. Choose another"):
+        make(other, ["data-split"], tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"tables": 3}, {"config": "x"}, {"tables": None}])
+def test_a_summary_that_was_edited_is_named(change, kept, tmp_path):
+    make(kept[8, 16], ["data-split"], tmp_path)
+    content = json.loads((tmp_path / "reproduction.json").read_text())
+    (tmp_path / "reproduction.json").write_text(json.dumps({**content, **change}))
+    with pytest.raises(FormatError, match=r"reproduction\.json: cannot be understood, so it was edited"):
+        make(kept[8, 16], ["data-split"], tmp_path)
 
 
 # ---- what can be chosen and opened ----------------------------------------------------------------------------------

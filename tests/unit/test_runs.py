@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from conftest import plant
-from multibit import Config, FeatureStore, Index, PairedDataset, RelationTeacher, Run, Split
+from multibit import Config, FeatureStore, Index, PairedDataset, RelationTeacher, Run, Split, runs
 from multibit.data import Recipe, encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
@@ -553,3 +553,33 @@ def test_a_run_on_half_precision_features_equals_one_on_the_same_values(split, t
 
 def test_a_run_folder_may_be_moved(copy, finished):
     assert weights_equal(Run.load(copy).model, finished.model)
+
+
+# ---- run.json edited by hand ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        *(({name: 3}, f"cannot be understood at {name}, so it was edited") for name in runs.FIELDS),
+        ({"dataset": {"items": 3}}, "cannot be understood at dataset, fingerprint, so it was edited"),
+        ({"selection": {}}, "cannot be understood at selection, epoch, so it was edited"),
+        ({"recipe": {}}, "cannot be understood at recipe, so it was edited"),
+        ({"recipe": {"image": 3, "text": {}}}, "cannot be understood at recipe, so it was edited"),
+        ({"config": {"epochs": True}}, "epochs: cannot read True as int. It was edited"),
+        ({"config": {"patience": 3}}, "unknown setting patience; there are"),
+    ],
+    ids=str,
+)
+def test_a_record_that_was_edited_is_named(change, sentence, copy):
+    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    (copy / "run.json").write_text(json.dumps({**record, **change}), encoding="utf-8")
+    with pytest.raises(FormatError) as caught:
+        Run.load(copy)
+    assert str(caught.value).startswith(f"{copy / 'run.json'}: {sentence}")
+
+
+def test_features_that_nobody_knows_are_a_record_too(copy):
+    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    (copy / "run.json").write_text(json.dumps({**record, "features": None}), encoding="utf-8")
+    assert Run.load(copy).record["features"] is None

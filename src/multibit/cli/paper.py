@@ -57,6 +57,7 @@ def reproduce(
     from multibit.report.paper import TABLES
     from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all
     from multibit.report.reproduction import Reproduction
+    from multibit.report.tables import counted
     from multibit.runs import check_device
 
     console = stdout()
@@ -72,7 +73,8 @@ def reproduce(
     subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
     made = Reproduction(subject, out, config, device.value, say=partial(console.print, markup=False))
     tables = reproduce_all(made, names, _seeds(seeds), out, console)
-    console.print(f"Wrote {out / 'reproduction.md'}: {len(tables)} tables now", markup=False, soft_wrap=True)
+    made_now = counted(len(tables), "table", "tables")
+    console.print(f"Wrote {out / 'reproduction.md'}: {made_now} now", markup=False, soft_wrap=True)
     if table and len(tables) < sum(name in TABLES for name in names):
         raise typer.Exit(1)  # something that was asked for by name could not be made
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from multibit.config import Config
 from multibit.data import FeatureStore
 from multibit.data.features import read_npz
-from multibit.errors import ConfigError, DataError, MissingExtraError
+from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
 from multibit.files import fingerprint, read_json, replacing, write_json
 from multibit.report.page import undrawn
 from multibit.report.paper import TABLES, Outcome, reproduce
@@ -26,6 +27,11 @@ FIGURE_NAMES = (
 )  # fmt: skip
 QUICK = {"epochs": 15}  # to see everything work, not to compare numbers
 QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
+METHOD = (
+    "teacher", "allocation", "aligned", "alignment", "standard_weight", "binary_weight", "within_weight",
+    "consistency_weight",
+)  # fmt: skip
+"""Settings that tell the methods of the paper apart."""
 
 
 def choose(names: Sequence[str], *, quick: bool) -> list[str]:
@@ -38,7 +44,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
         if name not in FIGURE_NAMES and name not in TABLES:
             raise ConfigError(f"table: {name!r} is unknown; there are {', '.join([*TABLES, *FIGURE_NAMES])}.")
     everything = [*TABLES, *FIGURE_NAMES]
-    return list(names) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
+    return list(dict.fromkeys(names)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
 
 
 def entries_table() -> Table:
@@ -63,11 +69,12 @@ def reproduce_all(
         The tables that were made.
 
     Raises:
-        ConfigError: no seed, or one twice. DataError: features that are not finite, or a folder with the tables of
-            other data or settings.
+        ConfigError: no seed, or one twice, or settings of another method than the paper's. DataError: features that
+            are not finite, or a folder with the tables of other data or settings.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds: need one or more different ones, got {', '.join(map(str, seeds)) or 'none'}.")
+    _require_full(reproduction.config)
     for seed in seeds:
         reproduction.config.override({"seed": seed})  # refused now, not after the first trainings
     if reproduction.subject.store is not None:
@@ -90,6 +97,17 @@ def reproduce_all(
         console.print(f"Left out: {names_of}. {reason}", markup=False)
     _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
     return outcomes
+
+
+def _require_full(config: Config) -> None:
+    """Refuse settings that make another method of the paper's: its tables vary them themselves."""
+    for name in METHOD:
+        value, papers = getattr(config, name), getattr(Config(), name)
+        if value != papers:
+            raise ConfigError(
+                f"{name}: the tables set it for each method, so it must be {papers} here, got {value}. "
+                "Use `multibit train` and `evaluate` for a method of your own."
+            )
 
 
 def _draw(reproduction: Reproduction, name: str, seed: int, folder: Path) -> None:
@@ -123,15 +141,20 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """The tables that are in the folder already, by name.
 
     Raises:
-        DataError: they are of other data, settings or seeds.
+        DataError: they are of other data, settings or seeds. FormatError: torn or edited.
     """
     path = folder / SUMMARY
     if not path.exists():
         return {}
-    content = read_json(path, kind="reproduction", version=1, fields=("tables",))
-    different = [name for name, value in identity.items() if content.get(name) != value]
+    content = read_json(path, kind="reproduction", version=1, fields=("tables", *identity))
+    if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
+        raise FormatError(f"{path}: cannot be understood, so it was edited. Delete it; trained runs are kept.")
+    different = [name for name, value in identity.items() if content[name] != value]
     if different:
-        raise DataError(f"{folder}: holds tables of another {', '.join(different)}. Choose another folder with --out.")
+        theirs = content["config"]
+        settings = [f"{k} {theirs.get(k)} there, {v} here" for k, v in identity["config"].items() if theirs.get(k) != v]
+        what = ", ".join(name if name != "config" else f"config ({'; '.join(settings)})" for name in different)
+        raise DataError(f"{folder}: holds tables of another {what}. Choose another folder with --out.")
     tables: dict[str, Any] = content["tables"]
     return tables
 

@@ -16,7 +16,7 @@ from multibit.config import Config
 from multibit.data import FeatureStore, Split
 from multibit.data.encoders import load_text_encoder
 from multibit.data.split_files import choose_split
-from multibit.errors import ConfigError, DataError, FormatError, MultibitError
+from multibit.errors import DataError, FormatError, MultibitError
 from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first_rows
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import checksum_file, fingerprint, read_json, write_json
@@ -146,7 +146,7 @@ class Reproduction:
             if sealed and not _intact(folder):
                 return None
             run = Run.load(folder)
-        except (FormatError, ConfigError):
+        except FormatError:
             return None
         if run.config != config or run.record["data"] != self.store.fingerprint():
             return None

@@ -165,6 +165,12 @@ def test_labels_alone_say_what_is_left_out(labels_npz, tmp_path):
     )
 
 
+def test_a_figure_that_was_asked_for_and_is_not_there_is_a_failure(labels_npz, tmp_path):
+    tables = ["--table=data-split", "--table=deployment-cost"]
+    assert cli("reproduce", labels_npz, "--labels-key", "L8", "--out", tmp_path / "out", *tables).exit_code == 1
+    assert cli("reproduce", labels_npz, "--labels-key", "L8", "--out", tmp_path / "out").exit_code == 0
+
+
 def test_labels_without_names_leave_the_label_name_evaluator_out(tmp_path):
     np.savez(tmp_path / "bare.npz", labels=plant(200)["labels"])
     tables = ["--table=teacher-aligned", "--table=resolution-label-names"]

@@ -597,7 +597,7 @@ def test_a_run_of_other_settings_without_a_seal_is_trained_again(store, tmp_path
 
 def make(r, names, folder, seeds=(42,)):
     console = Console(width=120, soft_wrap=True, file=io.StringIO())
-    outcomes = reproduce_all(r, names, seeds, folder, console)
+    outcomes, _ = reproduce_all(r, names, seeds, folder, console)
     return SimpleNamespace(outcomes=outcomes, printed=console.file.getvalue(), folder=folder)
 
 

@@ -112,22 +112,25 @@ class Outcome:
         values = self.cells.get((row, column))
         if values is None or np.isnan(values).any():
             return "-"
-        mean = f"{np.mean(values):.{self._digits(column)}f}"
-        return f"{mean} ± {np.std(values, ddof=1):.{self._digits(column)}f}" if len(values) > 1 else mean
+        form = self._form(column)
+        mean = format(np.mean(values), form)
+        return f"{mean} ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else mean
 
     def _paper(self, row: str, column: str) -> str:
         value = self.printed.get((row, column))
-        return "-" if value is None else f"{value:.{self._digits(column)}f}"
+        return "-" if value is None else format(value, self._form(column))
 
     def _difference(self, row: str, column: str) -> str:
         value, values = self.printed.get((row, column)), self.cells.get((row, column))
         if value is None or values is None or np.isnan(values).any():
             return "-"
-        return f"{np.mean(values) - value:+.{self._digits(column)}f}"
+        return format(np.mean(values) - value, f"+{self._form(column)}")
 
-    def _digits(self, column: str) -> int:
+    def _form(self, column: str) -> str:
+        if column == "value":  # of a setting
+            return "g"
         whole = column in ("pairs", "models", "bits", "cumulative", "best epoch", "classes", "train", "validation")
-        return 0 if whole or column in ("query", "database") else self.entry.digits
+        return f".{0 if whole or column in ('query', 'database') else self.entry.digits}f"
 
 
 def reproduce(entry: Entry, reproduction: Reproduction, seeds: Sequence[int]) -> Outcome:

@@ -59,14 +59,14 @@ def entries_table() -> Table:
 
 def reproduce_all(
     reproduction: Reproduction, names: Sequence[str], seeds: Sequence[int], folder: Path, console: Console
-) -> list[Outcome]:
+) -> tuple[list[Outcome], dict[str, str]]:
     """Make tables and figures, print each when it is done, and keep all in `folder`.
 
     What a data set cannot give (no features, no label names, no pictures) is left out with a sentence. Interrupted?
     Call it again: trained runs are found again.
 
     Returns:
-        The tables that were made.
+        The tables that were made, and why others and figures were left out, by name.
 
     Raises:
         ConfigError: no seed, or one twice, or settings of another method than the paper's. DataError: features that
@@ -81,7 +81,8 @@ def reproduce_all(
         reproduction.subject.store.require_finite()
     identity = _identity(reproduction, seeds)
     earlier = _earlier(folder, identity)
-    outcomes, left_out = [], {}
+    outcomes: list[Outcome] = []
+    left_out: dict[str, str] = {}
     for name in names:
         try:
             if name in FIGURE_NAMES:
@@ -96,7 +97,7 @@ def reproduce_all(
         names_of = ", ".join(name for name, why in left_out.items() if why == reason)
         console.print(f"Left out: {names_of}. {reason}", markup=False)
     _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
-    return outcomes
+    return outcomes, left_out
 
 
 def _require_full(config: Config) -> None:

@@ -236,6 +236,21 @@ def test_what_cannot_be_reproduced_is_refused_with_a_sentence(options, sentence,
     assert said.replace(str(tmp_path), "FOLDER").startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--seeds", "7,7"], "Error: seeds: need one or more different ones, got 7, 7."),
+        (["--seeds", "1,two"], "Error: --seeds 1,two: need whole numbers with commas between them."),
+        (["--set", "alignment=pairwise"], "Error: alignment: the tables set it for each method"),
+        (["--labels-key", "L24"], "Error: --labels-key L24: names the labels in an .npz, got the sample."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_nothing_is_encoded_for_what_cannot_be_reproduced(options, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr("multibit.demo.sample_features", lambda *_, **__: pytest.fail("too late"))
+    assert refused("reproduce", "--out", tmp_path / "out", *options).startswith(sentence)
+
+
 def test_a_missing_key_says_which_arrays_there_are(labels_npz, tmp_path):
     said = refused("reproduce", labels_npz, "--out", tmp_path / "out")
     assert "no 'labels'; it has L8 (200, 8), label_names (8,). Name the labels with --labels-key." in said

@@ -54,7 +54,7 @@ def reproduce(
     from functools import partial
 
     from multibit.files import require_writable
-    from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all
+    from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
     from multibit.report.reproduction import Reproduction
     from multibit.report.tables import counted
     from multibit.runs import check_device
@@ -69,9 +69,13 @@ def reproduce(
     if "seed" in pairs(settings, "--set"):
         raise ConfigError("--set seed: give seeds with --seeds.")
     config = read_config(preset, None, settings, None, QUICK if quick else None)
+    wanted = _seeds(seeds)
+    require_plan(config, wanted)
+    if labels_key and (data is None or data.suffix != ".npz"):
+        raise ConfigError(f"--labels-key {labels_key}: names the labels in an .npz, got {data or 'the sample'}.")
     subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
     made = Reproduction(subject, out, config, device.value, say=partial(console.print, markup=False))
-    tables, left_out = reproduce_all(made, names, _seeds(seeds), out, console)
+    tables, left_out = reproduce_all(made, names, wanted, out, console)
     made_now = counted(len(tables), "table", "tables")
     console.print(f"Wrote {out / 'reproduction.md'}: {made_now} now", markup=False, soft_wrap=True)
     if table and left_out:

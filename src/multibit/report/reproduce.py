@@ -47,6 +47,26 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
     return list(dict.fromkeys(names)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
 
 
+def require_plan(config: Config, seeds: Sequence[int]) -> None:
+    """Refuse what no reproduction can be made with, before the first features and trainings.
+
+    Raises:
+        ConfigError: no seed, one twice or out of range; or settings that make another method of the paper's, since its
+            tables vary them themselves.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds: need one or more different ones, got {', '.join(map(str, seeds)) or 'none'}.")
+    for seed in seeds:
+        config.override({"seed": seed})
+    for name in METHOD:
+        value, papers = getattr(config, name), getattr(Config(), name)
+        if value != papers:
+            raise ConfigError(
+                f"{name}: the tables set it for each method, so it must be {papers} here, got {value}. "
+                "Use `multibit train` and `evaluate` for a method of your own."
+            )
+
+
 def entries_table() -> Table:
     """What can be made, for people."""
     rows = [
@@ -69,14 +89,10 @@ def reproduce_all(
         The tables that were made, and why others and figures were left out, by name.
 
     Raises:
-        ConfigError: no seed, or one twice, or settings of another method than the paper's. DataError: features that
-            are not finite, or a folder with the tables of other data or settings.
+        ConfigError: as `require_plan`. DataError: features that are not finite, or a folder with the tables of other
+            data or settings.
     """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds: need one or more different ones, got {', '.join(map(str, seeds)) or 'none'}.")
-    _require_full(reproduction.config)
-    for seed in seeds:
-        reproduction.config.override({"seed": seed})  # refused now, not after the first trainings
+    require_plan(reproduction.config, seeds)
     if reproduction.subject.store is not None:
         reproduction.subject.store.require_finite()
     identity = _identity(reproduction, seeds)
@@ -98,17 +114,6 @@ def reproduce_all(
         console.print(f"Left out: {names_of}. {reason}", markup=False)
     _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
     return outcomes, left_out
-
-
-def _require_full(config: Config) -> None:
-    """Refuse settings that make another method of the paper's: its tables vary them themselves."""
-    for name in METHOD:
-        value, papers = getattr(config, name), getattr(Config(), name)
-        if value != papers:
-            raise ConfigError(
-                f"{name}: the tables set it for each method, so it must be {papers} here, got {value}. "
-                "Use `multibit train` and `evaluate` for a method of your own."
-            )
 
 
 def _draw(reproduction: Reproduction, name: str, seed: int, folder: Path) -> None:

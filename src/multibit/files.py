@@ -81,7 +81,9 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
     except NotADirectoryError:
         raise DataError(f"{place}: is a file, so {path} cannot be written below it. Choose another place.") from None
     except OSError as error:
-        raise DataError(f"{place}: cannot be written ({error.strerror}). Choose another place.") from None
+        raise DataError(
+            f"{path}: cannot be written in {place.resolve()} ({error.strerror}). Choose another place."
+        ) from None
 
 
 def _flush(path: Path) -> None:

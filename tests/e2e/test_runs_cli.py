@@ -137,5 +137,6 @@ def test_a_disk_that_cannot_be_written_is_said_before_training(made, tmp_path, m
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     for verb in ("train", "reproduce"):
-        said = refused(verb, made / "first.npz", "--out", tmp_path / "new" / "out", *TINY)
-        assert said == f"Error: {tmp_path}: cannot be written (Read-only file system). Choose another place."
+        out = tmp_path / "new" / "out"
+        said = refused(verb, made / "first.npz", "--out", out, *TINY)
+        assert said == f"Error: {out}: cannot be written in {tmp_path} (Read-only file system). Choose another place."

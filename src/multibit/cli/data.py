@@ -9,12 +9,13 @@ import typer
 
 from multibit.cli.options import (
     MAX_ROWS,
+    Cluster,
+    ClusterOption,
     ColumnOption,
     DataArgument,
     Device,
     DeviceOption,
     Dtype,
-    Extractor,
     ImagesOption,
     Kind,
     LabelNamesOption,
@@ -214,9 +215,7 @@ def features(
     update: Annotated[
         bool, typer.Option("--update", help="Add the items that the store does not have yet; retry skipped ones.")
     ] = False,
-    engine: Annotated[
-        Extractor, typer.Option(help="Where to encode: here, or on the machines of a Ray cluster (RAY_ADDRESS).")
-    ] = Extractor.local,
+    engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures; workers of Ray.")] = 2,
     device: DeviceOption = Device.cpu,
 ) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from multibit.cli.options import (
+    Cluster,
+    ClusterOption,
     ConfigOption,
     Device,
     DeviceOption,
@@ -92,6 +94,8 @@ def encode(
     features: OptionalFeatures = None,
     out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
     bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
+    engine: ClusterOption = Cluster.local,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of Ray.")] = 2,
 ) -> None:
     """Write the codes of all items for other tools.
 
@@ -104,9 +108,9 @@ def encode(
     store = loaded.open_features(features)
     out = out if out.suffix else out.with_suffix(".npz")
     if out.suffix == ".mat":
-        loaded.save_mat(out, store, bits)
+        loaded.save_mat(out, store, bits, engine=engine.value, workers=workers)
     elif out.suffix == ".npz":
-        loaded.save_codes(out, store, bits)
+        loaded.save_codes(out, store, bits, engine=engine.value, workers=workers)
     else:
         raise ConfigError(f"--out {out}: must end in .npz or .mat.")
     stdout().print(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality", soft_wrap=True)

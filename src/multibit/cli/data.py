@@ -132,11 +132,11 @@ def label(
     from multibit.data.encoders import load_picture_encoder, load_text_encoder
     from multibit.data.export import check_target, write_dataset
     from multibit.data.labelling import label_from_texts, label_zero_shot
-    from multibit.report.inventory import open_dataset
+    from multibit.report.inventory import open_data
 
     check_target(out)
     _spare(data, out)
-    dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
+    dataset, _ = open_data(data, images=images, columns=pairs(column, "--column"))
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
         raise ConfigError("to look at pictures, give --image-encoder, --text-encoder and --vocabulary together.")
@@ -167,16 +167,19 @@ def check(
 ) -> None:
     """Look for what spoils training or flatters its numbers.
 
-    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles.
+    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles;
+    features that are not finite, or zeros.
     """
     from dataclasses import replace
 
     from multibit.data.split_files import choose_roles
     from multibit.report.check import check_dataset
-    from multibit.report.inventory import open_dataset
+    from multibit.report.inventory import open_data
 
-    dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
-    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
+    dataset, store = open_data(data, images=images, columns=pairs(column, "--column"))
+    if groups is not None and not any(dataset.images):
+        raise ConfigError(f"--groups: {data} names no picture, so there are none that could look alike. Leave it out.")
+    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data), store)
     console = stdout()
     for table in found.tables:
         more = len(table.rows) - MAX_ROWS
@@ -229,6 +232,11 @@ def features(
     from multibit.runs import check_device
 
     check_device(device.value)
+    if ready and update:
+        raise ConfigError(
+            "--update adds items that are encoded here, not vectors made elsewhere (--ready). Put all those into one "
+            "file and make a new store."
+        )
     dataset = read_manifest(
         data, images=images, columns=pairs(column, "--column"), separator=separator, label_names=lines(label_names)
     )

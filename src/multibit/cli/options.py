@@ -123,11 +123,14 @@ def lines(path: Path | None) -> list[str] | None:
     """Lines of a file that are not empty; None without a file.
 
     Raises:
-        DataError: not UTF-8.
+        DataError: not UTF-8, or no such line.
     """
     if path is None:
         return None
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error}).") from None
+    if not found:
+        raise DataError(f"{path}: is empty; write the names into it, one a line.")
+    return found

@@ -59,6 +59,20 @@ def refuse(number: int) -> int:
     raise DataError(f"part {number}: cannot be read.")
 
 
+def lacking() -> None:
+    raise ModuleNotFoundError("No module named 'eyes'")
+
+
+class Elsewhere:
+    """Work of a package that a worker does not have."""
+
+    def __reduce__(self):
+        return lacking, ()
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
 def here(number: int) -> str:
     return str(Path("here").absolute())
 
@@ -87,6 +101,20 @@ def test_a_part_that_always_kills_its_worker_is_a_sentence(ray, tmp_path):
 def test_what_a_worker_refuses_is_raised_here(ray):
     with pytest.raises(DataError, match=r"^part 0: cannot be read\.$"):
         list(run_on_ray(refuse, range(2), 1))
+
+
+def test_a_worker_that_lacks_a_package_is_a_sentence(ray):
+    with pytest.raises(MultibitError, match=r"a worker cannot load the work \(No module named 'eyes'\)\. Install"):
+        list(run_on_ray(Elsewhere(), range(2), 1))
+
+
+def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(ray, folder):
+    arrays = plant(ITEMS)
+    arrays["image"][ENCODE_ROWS + 1, 2] = np.nan
+    np.savez(folder / "faulty.npz", **arrays)
+    model = HashModel(24, 16, (4, 4), hidden=8, dimension=8)
+    with pytest.raises(DataError, match=rf"faulty\.npz: image features: row {ENCODE_ROWS + 1}, column 2 is nan"):
+        encode_store(model, FeatureStore.open(folder / "faulty.npz"), engine="ray")
 
 
 def test_codes_made_on_ray_are_those_made_here(ray, folder):

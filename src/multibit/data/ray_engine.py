@@ -39,8 +39,8 @@ def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, 
         The results in the order of the parts.
 
     Raises:
-        MissingExtraError: Ray is not installed. MultibitError: a worker died again and again. Whatever `work`
-            raises.
+        MissingExtraError: Ray is not installed. MultibitError: a worker died again and again, or lacks a package.
+            Whatever `work` raises.
     """
     try:
         import ray
@@ -86,5 +86,11 @@ class _Worker:
         import ray
 
         os.chdir(self._folder)
-        self._work = self._work or ray.get(shared[0])
+        try:
+            self._work = self._work or ray.get(shared[0])
+        except ray.exceptions.RaySystemError as error:
+            reason = str(error).splitlines()[0].removeprefix("System error: ")
+            raise MultibitError(
+                f"--engine ray: a worker cannot load the work ({reason}). Install the same packages on all machines."
+            ) from None
         return self._work(part)

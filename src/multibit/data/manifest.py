@@ -208,7 +208,7 @@ def _several(value: Any, separator: str | None, where: str) -> tuple[str, ...]:
 
 def _refuse_useless(path: Path, root: Path, pictures: Sequence[Path]) -> None:
     """Refuse a folder of pictures that no picture path is relative to."""
-    if pictures and not any(picture.is_relative_to(root) for picture in pictures):
+    if pictures and not any(picture.absolute().is_relative_to(root.absolute()) for picture in pictures):
         raise DataError(
             f"{path}: the folder of pictures {root} has no effect, for every picture path is absolute, {pictures[0]} "
             "first. Leave --images out, or write paths relative to the folder."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from multibit.hashing import HashModel, allocate_bits
     from multibit.relation import RelationTeacher
-    from multibit.runs import Run, encode, train
+    from multibit.runs import Run, encode, encode_store, train
     from multibit.search import Index
 
 _HOME = {
@@ -44,6 +44,7 @@ _HOME = {
     "allocate_bits": "hashing",
     "average_precision": "evaluation",
     "encode": "runs",
+    "encode_store": "runs",
     "evaluate": "evaluation",
     "hamming_distances": "codes",
     "mean_average_precision": "evaluation",
@@ -67,6 +68,7 @@ __all__ = [
     "allocate_bits",
     "average_precision",
     "encode",
+    "encode_store",
     "evaluate",
     "hamming_distances",
     "mean_average_precision",

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,13 +21,15 @@ from multibit.config import Config
 from multibit.data import FeatureStore, PairedDataset, Pairs, Recipe, Split
 from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
 from multibit.data.pictures import open_picture
+from multibit.data.ray_engine import check_engine, run_on_ray
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.evaluation.protocol import Anchor, CodedPairs, Evaluation, evaluate, first_rows, selection_score
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import fingerprint, read_json, replacing, write_json
-from multibit.hashing.model import HashModel, Modality
+from multibit.hashing.model import ENCODE_ROWS, MODALITIES, HashModel, Modality
 from multibit.hashing.targets import build_targets
 from multibit.hashing.train import TrainingState, build_model, fit
+from multibit.progress import progress
 from multibit.relation import RelationTeacher, load_teacher, teacher_class
 from multibit.search import Index
 from multibit.search.exchange import save_mat
@@ -150,6 +153,44 @@ def _read_record(path: Path) -> tuple[dict[str, Any], Config, Recipe]:
     except (KeyError, TypeError):
         wrong = ["recipe"]
     raise FormatError(f"{path}: cannot be understood at {wrong[0]}, so it was edited. Make it again or restore a copy.")
+
+
+def encode_store(
+    model: HashModel,
+    store: FeatureStore,
+    rows: NDArray[np.int64] | None = None,
+    *,
+    engine: str = "local",
+    workers: int = 2,
+) -> CodedPairs:
+    """Codes of the items of a store, of which some thousand rows at a time are in memory.
+
+    Args:
+        model: N features -> codes. store: the items. rows: of the items that are encoded; all when None.
+        engine: "local", or "ray" for the machines of a Ray cluster that all see the store; the codes are the same.
+        workers: of Ray.
+
+    Raises:
+        DataError: a value that is not finite, or features of another length. ConfigError: no such engine.
+            MissingExtraError, MultibitError: as `run_on_ray`.
+    """
+    check_engine(engine)
+    chosen = np.arange(len(store)) if rows is None else rows
+    starts = range(0, max(len(chosen), 1), ENCODE_ROWS)
+    work = partial(_encode_block, model, store, chosen)
+    results = run_on_ray(work, starts, workers) if engine == "ray" else map(work, starts)
+    blocks = []
+    with progress("Encoding features", len(chosen), "items") as advance:
+        for block in results:
+            blocks.append(block)
+            advance(len(block))
+    image, text = (Codes.concatenate([block.codes(modality) for block in blocks]) for modality in MODALITIES)
+    return CodedPairs(image, text, store.dataset.labels[chosen])
+
+
+def _encode_block(model: HashModel, store: FeatureStore, rows: NDArray[np.int64], start: int) -> CodedPairs:
+    """Those rows that `HashModel.encode` passes through the network together, so that sums are rounded alike."""
+    return encode(model, store.take(rows[start : start + ENCODE_ROWS]))
 
 
 def _check_split(split: Split, items: int) -> None:
@@ -354,9 +395,14 @@ class Run:
                 "picture. Encode it as they were made, then use HashModel.encode and Index.search in Python."
             ) from None
 
-    def save_codes(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
-        """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model."""
-        coded = encode(self.model, store.take(np.arange(len(store))))
+    def save_codes(
+        self, path: Path, store: FeatureStore, bits: int | None = None, *, engine: str = "local", workers: int = 2
+    ) -> None:
+        """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model.
+
+        `engine` and `workers`: as of `encode_store`.
+        """
+        coded = encode_store(self.model, store, engine=engine, workers=workers)
         length = coded.image.check_length(bits)
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(
@@ -368,10 +414,18 @@ class Run:
                 model=self.record["model"],
             )
 
-    def save_mat(self, path: Path, store: FeatureStore, bits: int | None = None) -> None:
-        """Write the codes of the split's queries and database to the field's six-key `.mat`."""
+    def save_mat(
+        self, path: Path, store: FeatureStore, bits: int | None = None, *, engine: str = "local", workers: int = 2
+    ) -> None:
+        """Write the codes of the split's queries and database to the field's six-key `.mat`.
+
+        `engine` and `workers`: as of `encode_store`.
+        """
         self.require_own(store)
-        query, database = (encode(self.model, store.take(rows)) for rows in (self.split.query, self.split.database))
+        query, database = (
+            encode_store(self.model, store, rows, engine=engine, workers=workers)
+            for rows in (self.split.query, self.split.database)
+        )
         save_mat(path, (query.image, query.text, query.labels), (database.image, database.text, database.labels), bits)
 
     def require_own(self, store: FeatureStore) -> None:

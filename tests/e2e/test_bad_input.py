@@ -160,7 +160,11 @@ def test_a_gpu_that_is_not_there_is_said(here, monkeypatch):
         ("m.csv", "id,image,text,labels\n", r"m\.csv: the manifest is empty"),
         ("m.jsonl", "\n\n", r"m\.jsonl: the manifest is empty"),
         ("m.parquet", "no parquet", r"m\.parquet: cannot be read"),
-        ("m.csv", "id,image,text\n1,a.png,x\n", r"m\.csv, row 2: no 'labels'.*--column labels=NAME"),
+        (
+            "m.csv",
+            "id,image,text\n1,a.png,x\n",
+            r"m\.csv, row 2: no 'labels'.*--column labels=NAME, of import with --map labels=NAME",
+        ),
         ("m.csv", "id,image,text,labels\n1,a.png\n", r"m\.csv, row 2: need 4 cells"),
         ("m.csv", "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n", r"m\.csv: duplicate id '1': rows 2 and 3"),
         ("m.jsonl", "{", r"m\.jsonl, row 1: not JSON"),
@@ -184,6 +188,11 @@ def test_a_manifest_that_cannot_be_used_is_named_with_its_row(name, content, mes
         ("--column id", "--column id: need NAME=VALUE"),
         ("--label-names names.txt", r"m\.csv, row 2: the label 'y' is unknown; 1 labels are known"),
         ("--label-names bytes.txt", r"bytes\.txt: not UTF-8"),
+        ("--label-names empty.txt", r"empty\.txt: is empty; write the names into it, one a line"),
+        (
+            "--ready ready.npz --recipe x --update",
+            r"--update adds items that are encoded here, not vectors .* \(--ready\)",
+        ),
         ("--image-encoder nonsense", "picture encoder 'nonsense' is unknown; there are .*letters"),
         ("--image-encoder letters --text-encoder nonsense", "text encoder 'nonsense' is unknown"),
     ],
@@ -192,6 +201,7 @@ def test_options_of_features_that_cannot_be_are_named(options, message, here):
     Path("m.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
     Path("names.txt").write_text("z\n")
     Path("bytes.txt").write_bytes(b"\xff\n")
+    Path("empty.txt").write_text("\n \n")
     assert re.search(message, refused("features", "m.csv", "--out", "new", *options.split()))
 
 

@@ -141,6 +141,19 @@ def test_a_check_is_printed_and_written(tmp_path, pairs):
     assert (tmp_path / "groups.csv").read_text() == "id,group\na,0\nb,0\n"
 
 
+def test_faults_of_features_are_checked_and_useless_options_refused(tmp_path):
+    data = plant(40)
+    data["image"][3, 2], data["text"][5] = np.nan, 0
+    np.savez(tmp_path / "f.npz", **data)
+    printed = done("check", tmp_path / "f.npz")
+    assert "image features that are not finite" in printed and "text features of zeros" in printed
+    said = refused("train", tmp_path / "f.npz", "--out", tmp_path / "run")
+    assert "f.npz: image features: row 3, column 2 is nan" in said
+    said = refused("check", tmp_path / "f.npz", "--groups", tmp_path / "g.csv")
+    assert "f.npz names no picture" in said and not (tmp_path / "g.csv").exists()
+    assert "--images and --column have no effect" in refused("check", tmp_path / "f.npz", "--images", tmp_path)
+
+
 def test_features_are_checked_with_their_own_split(tmp_path, parts):
     done("import", "mat-features", parts, "--out", tmp_path / "f.npz")
     printed = done("check", tmp_path / "f.npz")

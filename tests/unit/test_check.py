@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from multibit import PairedDataset, Split
+from multibit import FeatureStore, PairedDataset, Split
+from multibit.data import Recipe
+from multibit.data.encoders import EncoderRecipe
 from multibit.data.split_files import choose_roles, read_groups
 from multibit.relation import LabelGraph
 from multibit.report.check import ALIKE, check_dataset, difference_hash
@@ -140,3 +142,20 @@ def test_real_photographs_have_no_copies_but_those_made_of_them(shared_data, tmp
         photo.resize((photo.width // 2, photo.height // 2)).save(small, quality=75)
     twice = PairedDataset.of_items((path.stem, path, ["x"], ["l"]) for path in [*paths[:20], small])
     assert check_dataset(twice).groups == ((paths[5].stem, "small"),)
+
+
+def test_features_that_are_no_numbers_or_say_nothing_are_counted_by_item():
+    texts = (("x", "y"), ("x",), ("x",))
+    data = PairedDataset(("a", "b", "c"), (None,) * 3, texts, np.eye(3, dtype=np.uint8), ("p", "q", "r"))
+    image = np.array([[1, 2], [1e-50, 0], [1e300, 1]])  # beyond float32 on both sides
+    text = np.array([[1, 2], [np.nan, np.inf], [0, 0], [1e-20, 1e19]], np.float32)
+    recipe = Recipe(EncoderRecipe("x", "", 2, "x"), EncoderRecipe("x", "", 2, "x"))
+    store = FeatureStore(data, image, text, np.array([0, 2, 3, 4]), recipe)
+    found = rows(check_dataset(data, features=store).problems)
+    assert {what: cells[:2] for what, cells in found.items() if "features" in what} == {
+        "items with image features that are not finite": ("1", "c"),
+        "items with image features of zeros": ("1", "b"),
+        "items with text features that are not finite": ("1", "a"),
+        "items with text features of zeros": ("1", "b"),
+    }
+    assert not any("features" in what for what in rows(check_dataset(data).problems))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,26 @@ def test_a_value_that_is_not_finite_is_named_by_its_file_and_its_row_in_it(tmp_p
     row = len(arrays[modality]) - 1
     with pytest.raises(DataError, match=rf"ready\.npz: {modality} features: row {row}, column 1 is nan"):
         FeatureStore.open(npz(tmp_path, **arrays)).take([2, 0])
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39, 1e-60])
+def test_a_row_that_float32_does_not_hold_is_named_wherever_it_is_read(tmp_path, value):
+    image = IMAGE.astype(np.float64)
+    image[2] = value
+    store = FeatureStore.open(npz(tmp_path, image=image))
+    sentence = re.escape(f"ready.npz: image features: row 2, column 0 is {value}, which float32 does not hold")
+    with pytest.raises(DataError, match=sentence):
+        store.take([2, 0])
+    with pytest.raises(DataError, match=sentence):
+        store.require_finite()
+    with pytest.raises(DataError, match="image features: row 2"):
+        Pairs(image, TEXT, OFFSETS, LABELS)
+
+
+def test_the_mean_of_texts_is_right_though_their_sum_is_too_large():
+    text = np.full((2, 3), 3e38, np.float32)
+    pairs = Pairs(np.ones((1, 2), np.float32), text, np.array([0, 2]), np.ones((1, 1), np.uint8))
+    np.testing.assert_array_equal(pairs.mean_text, text[:1])
 
 
 def test_a_value_that_is_not_finite_is_found_wherever_it_is_and_called_as_asked():

@@ -137,6 +137,12 @@ def test_a_torn_shard_is_named(tmp_path, ending):
         read_webdataset(path, images=tmp_path / "p")
 
 
+def test_a_file_that_is_no_tar_is_one_line(tmp_path):
+    write(tmp_path / "a.tar", b"junk" * 300)
+    with pytest.raises(DataError, match=r"^[^\n]*a\.tar: not a whole \.tar file \([^\n:]*\)\.$"):
+        read_webdataset(tmp_path / "a.tar", images=tmp_path / "images")
+
+
 def test_shards_that_are_not_right_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"no \.tar file in it"):
         read_webdataset(tmp_path, images=tmp_path / "p")

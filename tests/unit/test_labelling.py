@@ -74,7 +74,14 @@ def test_texts_without_any_label_are_refused():
     with pytest.raises(DataError, match="no text holds any of 1 labels"):
         label_from_texts(of_texts("a cat"), ["dog"])
     with pytest.raises(DataError, match="no text holds any of 0 labels"):
-        label_from_texts(of_texts("", ""))
+        label_from_texts(of_texts("of the", "one"))
+
+
+def test_data_without_texts_and_an_empty_vocabulary_are_told_apart():
+    with pytest.raises(DataError, match=r"none of the 2 items has a text .* --image-encoder"):
+        label_from_texts(of_texts("", " "))
+    with pytest.raises(ConfigError, match="the vocabulary is empty"):
+        label_from_texts(of_texts("a dog"), [])
 
 
 @pytest.mark.parametrize("bounds", [{"min_share": 0.6}, {"min_share": -1}, {"max_share": 1.5}, {"count": 0}])

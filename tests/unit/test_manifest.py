@@ -198,7 +198,8 @@ def test_a_missing_column_is_named_with_what_is_there_and_the_remedy(tmp_path, f
     columns = [name for name in ("id", "image", "text", "labels") if name != field]
     path = write(tmp_path / "items.csv", ",".join(columns) + "\n\nx,y,z\n")
     assert reading(path) == (
-        f"{path}, row 3: no '{field}'; it has {', '.join(columns)}. Name the column with --column {field}=NAME."
+        f"{path}, row 3: no '{field}'; it has {', '.join(columns)}. Name the column with --column {field}=NAME, "
+        f"of import with --map {field}=NAME."
     )
 
 
@@ -326,3 +327,15 @@ def test_half_a_letter_is_refused_with_a_sentence(tmp_path):
 def test_labels_are_a_matrix_of_bytes_even_without_any(tmp_path):
     labels = read_manifest(write(tmp_path / "items.csv", HEADER + "a,,x,\nb,,x,\n")).labels
     assert labels.shape == (2, 0) and labels.dtype == np.uint8
+
+
+def test_a_folder_of_pictures_that_has_no_effect_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "m.csv"
+    path.write_text("id,image,text,labels\na,/photos/a.jpg,x,y\nb,,x,y\n")
+    with pytest.raises(DataError, match=r"m\.csv: the folder of pictures .*new has no effect.* /photos/a\.jpg first"):
+        read_manifest(path, images=tmp_path / "new")
+    monkeypatch.chdir("/")
+    for folder in ("/photos", "photos"):
+        assert read_manifest(path, images=folder).images[0] == read_manifest(path).images[0]
+    path.write_text("id,image,text,labels\na,,x,y\n")
+    assert read_manifest(path, images=tmp_path / "new").images == (None,)

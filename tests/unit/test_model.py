@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -53,10 +55,28 @@ def test_each_modality_has_its_own_projection_and_both_share_the_heads():
     assert sum(p.numel() for p in model.parameters()) == projections + 10 * 8 + 8
 
 
-@pytest.mark.parametrize("factor", [1e-6, 0.5, 1e6])
+@pytest.mark.parametrize("factor", [1e-37, 1e-20, 1e-6, 0.5, 1e6, 1e19, 1e37])
 def test_only_the_direction_of_a_feature_counts(factor):
     model, x = build(), features(9, "image")
-    np.testing.assert_allclose(model.encode(x * factor, "image"), model.encode(x, "image"), atol=1e-6)
+    scaled = (x * factor).astype(np.float32)
+    np.testing.assert_allclose(model.encode(scaled, "image"), model.encode(x, "image"), atol=1e-6)
+
+
+def test_a_feature_of_the_smallest_and_one_of_the_largest_numbers_have_a_direction():
+    model = build()
+    ones = np.ones((1, 20), np.float32)
+    for value in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max):
+        np.testing.assert_allclose(model.encode(value * ones, "image"), model.encode(ones, "image"), atol=1e-6)
+
+
+@pytest.mark.parametrize(("value", "said"), [(1e300, "1e+300"), (1e-300, "1e-300")])
+def test_what_float32_does_not_hold_is_refused_with_its_row(value, said):
+    x = features(4, "image").astype(np.float64)
+    x[2] = value
+    with pytest.raises(
+        DataError, match=re.escape(f"image features: row 2, column 0 is {said}, which float32 does not")
+    ):
+        build().encode(x, "image")
 
 
 def test_a_zero_feature_has_a_finite_code():

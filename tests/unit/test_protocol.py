@@ -132,6 +132,17 @@ def test_queries_without_relevant_item_are_counted_and_left_out_of_the_means(par
     assert evaluation.floor("popularity") == pytest.approx(evaluation.floors["popularity"][defined].mean())
 
 
+@pytest.mark.parametrize("key", [("mAP", "i2t", 99), ("map", "i2t", 12), ("mAP", "image-to-text", 12)])
+def test_what_was_not_measured_is_named_with_what_was(query, database, training, key):
+    evaluation = evaluate(query, database, (4, 12), training_labels=training)
+    with pytest.raises(
+        ConfigError, match=r"was not measured\. .* metrics mAP, .* directions i2t, t2i; the lengths 4, 12"
+    ):
+        evaluation.mean(*key)
+    with pytest.raises(ConfigError, match=r"floor 'luck': was not measured\. There are .*random"):
+        evaluation.floor("luck")
+
+
 def test_the_result_is_plain_json_without_nan(partly_undefined, training):
     evaluation = evaluate(*partly_undefined, LENGTHS, training_labels=training, protocol="unseen items", at=5)
     read = json.loads(json.dumps(evaluation.to_dict(), allow_nan=False))

@@ -346,6 +346,13 @@ def test_one_label_per_item_is_enough():
     assert np.isfinite(state.history[-1]["total"]) and state.history[-1]["total"] < state.history[0]["total"]
 
 
+@pytest.mark.parametrize("exponent", [-100, -70, 64, 110])
+def test_features_of_any_size_train_to_the_same_model(exponent):
+    pairs = planted(60)
+    scaled = dataclasses.replace(pairs, image=np.ldexp(pairs.image, exponent), text=np.ldexp(pairs.text, exponent))
+    assert same(weights(fit_small(scaled)[0]), weights(fit_small(pairs)[0]))
+
+
 def test_items_without_label_do_not_spoil_training():
     pairs = planted(60)
     labels = pairs.labels.copy()

@@ -105,6 +105,14 @@ def test_a_parquet_file_of_other_values_is_named(measured, tmp_path):
         load_evaluations(tmp_path / "e.json")
 
 
+def test_a_folder_is_refused_with_what_is_in_it(measured, tmp_path):
+    with pytest.raises(FormatError, match=r"is a folder; name the \.json file .* It has no \.json file\.$"):
+        load_evaluations(tmp_path)
+    save_evaluations(tmp_path / "evaluation.json", measured)
+    with pytest.raises(FormatError, match=r"It has evaluation\.json\.$"):
+        load_evaluations(tmp_path)
+
+
 def test_a_missing_file_is_named(measured, tmp_path):
     save_evaluations(tmp_path / "e.json", measured)
     (tmp_path / "e.parquet").unlink()

@@ -9,12 +9,13 @@ import typer
 
 from multibit.cli.options import (
     MAX_ROWS,
+    Cluster,
+    ClusterOption,
     ColumnOption,
     DataArgument,
     Device,
     DeviceOption,
     Dtype,
-    Extractor,
     ImagesOption,
     Kind,
     LabelNamesOption,
@@ -135,11 +136,11 @@ def label(
     from multibit.data.encoders import load_picture_encoder, load_text_encoder
     from multibit.data.export import check_target, write_dataset
     from multibit.data.labelling import label_from_texts, label_zero_shot
-    from multibit.report.inventory import open_dataset
+    from multibit.report.inventory import open_data
 
     check_target(out)
     _spare(data, out)
-    dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
+    dataset, _ = open_data(data, images=images, columns=pairs(column, "--column"))
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
         raise ConfigError("to look at pictures, give --image-encoder, --text-encoder and --vocabulary together.")
@@ -170,21 +171,24 @@ def check(
 ) -> None:
     """Look for what spoils training or flatters its numbers.
 
-    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles.
+    Unreadable and duplicate pictures, empty texts, label frequencies, isolated labels, leaks between the roles;
+    features that are not finite, or zeros.
     """
     from dataclasses import replace
 
     from multibit.data.split_files import choose_roles
     from multibit.files import require_writable
     from multibit.report.check import check_dataset
-    from multibit.report.inventory import open_dataset
+    from multibit.report.inventory import open_data
     from multibit.runs import require_split_of
 
     for target in filter(None, (html, groups)):
         require_writable(target)
-    dataset = open_dataset(data, images=images, columns=pairs(column, "--column"))
+    dataset, store = open_data(data, images=images, columns=pairs(column, "--column"))
+    if groups is not None and not any(dataset.images):
+        raise ConfigError(f"--groups: {data} names no picture, so there are none that could look alike. Leave it out.")
     require_split_of(split, dataset)
-    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data))
+    found = check_dataset(dataset, choose_roles(dataset.ids, split, source=data), store)
     console = stdout()
     for table in found.tables:
         more = len(table.rows) - MAX_ROWS
@@ -223,9 +227,7 @@ def features(
     update: Annotated[
         bool, typer.Option("--update", help="Add the items that the store does not have yet; retry skipped ones.")
     ] = False,
-    engine: Annotated[
-        Extractor, typer.Option(help="Where to encode: here, or on the machines of a Ray cluster (RAY_ADDRESS).")
-    ] = Extractor.local,
+    engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode pictures; workers of Ray.")] = 2,
     device: DeviceOption = Device.cpu,
 ) -> None:
@@ -240,6 +242,11 @@ def features(
     from multibit.runs import check_device
 
     check_device(device.value)
+    if ready and update:
+        raise ConfigError(
+            "--update adds items that are encoded here, not vectors made elsewhere (--ready). Put all those into one "
+            "file and make a new store."
+        )
     require_writable(out, folder=True)
     dataset = read_manifest(
         data, images=images, columns=pairs(column, "--column"), separator=separator, label_names=lines(label_names)

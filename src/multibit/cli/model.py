@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from multibit.cli.options import (
+    Cluster,
+    ClusterOption,
     ConfigOption,
     Device,
     DeviceOption,
@@ -96,6 +98,8 @@ def encode(
     features: OptionalFeatures = None,
     out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
     bits: Annotated[int | None, typer.Option(help="Code length, 1 to the full length (default).")] = None,
+    engine: ClusterOption = Cluster.local,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of Ray.")] = 2,
 ) -> None:
     """Write the codes of all items for other tools.
 
@@ -112,7 +116,7 @@ def encode(
     loaded = Run.load(run)
     store = loaded.open_features(features)
     save = loaded.save_mat if out.suffix == ".mat" else loaded.save_codes
-    save(out, store, bits)
+    save(out, store, bits, engine=engine.value, workers=workers)
     stdout().print(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality", soft_wrap=True)
 
 

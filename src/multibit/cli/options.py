@@ -31,8 +31,8 @@ Kind = StrEnum(
 Dtype = StrEnum("Dtype", "float32 float16")
 """Precision of networks and features."""
 
-Extractor = StrEnum("Extractor", "local ray")
-"""What runs an extraction."""
+Cluster = StrEnum("Cluster", "local ray")
+"""What shares out the work of features and codes."""
 
 
 class Modality(StrEnum):
@@ -66,6 +66,9 @@ ColumnOption = Annotated[
 SeparatorOption = Annotated[str, typer.Option(help="Between several labels or texts of one CSV cell.")]
 LabelNamesOption = Annotated[
     Path | None, typer.Option(help="File with the allowed label names, one a line; all that occur when omitted.")
+]
+ClusterOption = Annotated[
+    Cluster, typer.Option("--engine", help="Where to encode: here, or on the machines of a Ray cluster (RAY_ADDRESS).")
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where networks run.")]
 PresetOption = Annotated[
@@ -120,11 +123,14 @@ def lines(path: Path | None) -> list[str] | None:
     """Lines of a file that are not empty; None without a file.
 
     Raises:
-        DataError: not UTF-8.
+        DataError: not UTF-8, or no such line.
     """
     if path is None:
         return None
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error}).") from None
+    if not found:
+        raise DataError(f"{path}: is empty; write the names into it, one a line.")
+    return found

@@ -24,13 +24,13 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.encoders import EncoderRecipe, Features, PictureEncoder, TextEncoder
 from multibit.data.features import SHARD, FeatureStore, Recipe, read_header, require_finite, write_header
 from multibit.data.pictures import open_picture
+from multibit.data.ray_engine import check_engine, run_on_ray
 from multibit.data.shards import Shard, shard_path
-from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
+from multibit.errors import BusyError, DataError, FormatError, MismatchError
 from multibit.files import fingerprint, read_json, write_json
 from multibit.progress import progress
 
 PLAN = "plan.json"
-ENGINES = ("local", "ray")
 Advance = Callable[..., None]
 
 
@@ -57,9 +57,9 @@ def extract_features(
     Raises:
         DataError: no picture can be read, or `folder` holds something else. MismatchError: `folder` holds a store of
             other data or another recipe. BusyError: another process is writing there. ConfigError: no such engine.
+            MissingExtraError, MultibitError: as `run_on_ray`.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"engine: must be {' or '.join(ENGINES)}, got {engine!r}.")
+    check_engine(engine)
     recipe = Recipe(pictures.recipe, texts.recipe)
     if (folder / "store.json").exists() and not update:
         return _require_same(FeatureStore.open(folder), dataset, recipe)
@@ -81,9 +81,9 @@ def _run(extraction: Extraction, workers: int, engine: str) -> None:
     done = items - sum(len(extraction.rows(number)) for number in numbers)
     with progress("Encoding pictures and texts", items, "items", done) as advance:
         if engine == "ray" and numbers:
-            from multibit.data.ray_engine import run_on_ray
-
-            run_on_ray(extraction, numbers, workers, advance)
+            gpu = getattr(extraction.pictures, "device", "cpu") != "cpu"
+            for count in run_on_ray(extraction.make, numbers, workers, gpu=gpu):
+                advance(count)
         else:
             extraction.run(numbers, workers, advance)
 
@@ -175,6 +175,11 @@ class Extraction:
             for number in numbers:
                 self._encode(self.rows(number), prepared, advance).write(self.folder, number)
 
+    def make(self, number: int) -> int:
+        """Make one shard, as a worker of a cluster does; the number of its items."""
+        self.run([number], 1, _ignore)
+        return len(self.rows(number))
+
     def _prepare(self, row: int) -> NDArray[np.uint8] | str:
         """The prepared picture, or the reason why there is none."""
         path = self.dataset.images[row]
@@ -223,6 +228,10 @@ class Extraction:
         for number in range(self.first, self.end):
             found.update(Shard.read(shard_path(self.folder, number)).skipped)
         return found
+
+
+def _ignore(*_: Any) -> None:
+    """Progress is shown where the extraction was started."""
 
 
 def _ahead(pool: Executor, function: Callable[[int], Any], rows: Iterable[int], window: int) -> Iterator[Any]:

@@ -85,12 +85,11 @@ class Pairs:
 
     def __post_init__(self) -> None:
         for name in ("image", "text"):
-            object.__setattr__(self, name, np.require(getattr(self, name), np.float32, ["C", "W"]))
+            single = as_float32(np.asarray(getattr(self, name)), f"{name} features")
+            object.__setattr__(self, name, np.require(single, np.float32, ["C", "W"]))
         if len(self.image) != len(self.labels):
             raise DataError(f"features: {len(self.image)} image rows, {len(self.labels)} label rows; must be equal.")
         check_offsets(self.offsets, len(self.labels), len(self.text))
-        for name in ("image", "text"):
-            require_finite(getattr(self, name), f"{name} features")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,7 +99,10 @@ class Pairs:
         """(n, d_t) mean of all texts of each item: what is encoded."""
         if len(self.text) == len(self):
             return self.text
-        sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0)
+        with np.errstate(over="ignore"):
+            sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0)
+        if not np.isfinite(sums).all():
+            sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0, dtype=np.float64)
         return np.asarray(sums / np.diff(self.offsets)[:, None], np.float32)
 
 
@@ -150,30 +152,29 @@ class FeatureStore:
         """Look at every value, some rows at a time.
 
         Raises:
-            DataError: one is not finite; with file, row and column.
+            DataError: one is not finite, or not as float32; with file, row and column.
         """
         where = f"{self.source}: " if self.source else ""
         for name in ("image", "text"):
             array = getattr(self, name)
             for start in range(0, len(array), block):
                 part = np.asarray(array[start : start + block])
-                require_finite(part, f"{where}{name} features", rows=np.arange(start, start + len(part)))
+                as_float32(part, f"{where}{name} features", np.arange(start, start + len(part)))
 
     def take(self, rows: ArrayLike) -> Pairs:
         """Features and labels of some rows, in the order given, as float32 in memory.
 
         Raises:
-            DataError: a value among them is not finite.
+            DataError: a value among them is not finite, or not as float32; with file, row and column.
         """
         index = np.asarray(rows, np.int64)
         counts = np.diff(self.offsets)[index]
         offsets = np.concatenate([[0], np.cumsum(counts)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         text_rows = np.repeat(self.offsets[index], counts) + within
-        image, text = np.asarray(self.image[index], np.float32), np.asarray(self.text[text_rows], np.float32)
         where = f"{self.source}: " if self.source else ""
-        require_finite(image, f"{where}image features", rows=index)
-        require_finite(text, f"{where}text features", rows=text_rows)
+        image = as_float32(self.image[index], f"{where}image features", index)
+        text = as_float32(self.text[text_rows], f"{where}text features", text_rows)
         return Pairs(image, text, offsets.astype(np.int64), self.dataset.labels[index])
 
     def save(self, folder: Path | str) -> None:
@@ -352,6 +353,31 @@ def require_finite(array: NDArray[Any], what: str, rows: NDArray[np.int64] | Non
         row, column = np.argwhere(wrong)[0]
         name = row if rows is None else rows[row]
         raise DataError(f"{what}: row {name}, column {column} is {array[row, column]}; every value must be finite.")
+
+
+def as_float32(array: NDArray[Any], what: str, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+    """Features as the network takes them.
+
+    Args:
+        array: (n, d). what, rows: as of `require_finite`.
+
+    Raises:
+        DataError: with the row of the first value that is not finite, or of more than 32 bits and too large or too
+            small for fewer.
+    """
+    require_finite(array, what, rows)
+    with np.errstate(over="ignore", under="ignore"):
+        single = np.asarray(array, np.float32)
+    if array.dtype.itemsize > single.dtype.itemsize:
+        lost = ~np.isfinite(single) | ((single == 0).all(axis=-1, keepdims=True) & (array != 0))
+        if lost.any():
+            row, column = np.argwhere(lost)[0]
+            name = row if rows is None else rows[row]
+            raise DataError(
+                f"{what}: row {name}, column {column} is {array[row, column]}, which float32 does not hold. Scale the "
+                "features: only the direction of a row counts."
+            )
+    return single
 
 
 def check_offsets(offsets: NDArray[np.int64], items: int, text_rows: int) -> None:

@@ -53,7 +53,8 @@ def label_from_texts(
         min_share, max_share: of items that have it, for a word to become a label. count: labels at most.
 
     Raises:
-        ConfigError: shares or count out of range. DataError: no text holds a label.
+        ConfigError: shares or count out of range, or an empty vocabulary. DataError: no item has a text, or none that
+            holds a label.
 
     Example:
         >>> texts = (("A dog and a fire hydrant.",), ("Two dogs sit.",), ("The fire hydrant",), ("a cat",))
@@ -64,6 +65,13 @@ def label_from_texts(
     if not 0 <= min_share <= max_share <= 1 or count < 1:
         raise ConfigError(
             f"labels: need 0 <= min_share <= max_share <= 1 and count >= 1; got {min_share}, {max_share}, {count}."
+        )
+    if vocabulary is not None and not vocabulary:
+        raise ConfigError("labels: the vocabulary is empty; need at least one name.")
+    if not any(text.strip() for texts in dataset.texts for text in texts):
+        raise DataError(
+            f"none of the {len(dataset):,} items has a text that could give a label. Are there pictures, look at "
+            "those: give --image-encoder, --text-encoder and --vocabulary."
         )
     runs_of = [list(_runs(texts)) for texts in dataset.texts]
     named = {name: _lower(name) for name in vocabulary or ()}

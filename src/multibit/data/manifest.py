@@ -44,6 +44,7 @@ def read_manifest(
 
     Raises:
         DataError: unreadable, empty, a field missing in a row, duplicate ids, an unknown label; with file and row.
+            Or `images` has no effect, for all paths are absolute.
     """
     names = {name: name for name in FIELDS} | dict(columns or {})
     if unknown := sorted(set(names) - set(FIELDS)):
@@ -69,6 +70,8 @@ def read_manifest(
     if not ids:
         raise DataError(f"{path}: the manifest is empty; it needs at least one row.")
     _refuse_duplicates(path, numbers, ids)
+    if images is not None:
+        _refuse_useless(path, root, [picture for picture in pictures if picture is not None])
     vocabulary = tuple(sorted(set().union(*labels)) if label_names is None else label_names)
     multi_hot = _multi_hot(path, numbers, labels, vocabulary)
     try:
@@ -179,7 +182,8 @@ def _cell(row: Mapping[str, Any], names: Mapping[str, str], field: str, where: s
     column = names[field]
     if column not in row or (field == "id" and row[column] in (None, "")):
         raise DataError(
-            f"{where}: no {column!r}; it has {', '.join(map(str, row))}. Name the column with --column {field}=NAME."
+            f"{where}: no {column!r}; it has {', '.join(map(str, row))}. Name the column with --column {field}=NAME, "
+            f"of import with --map {field}=NAME."
         )
     return row[column]
 
@@ -200,6 +204,15 @@ def _several(value: Any, separator: str | None, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise DataError(f"{where}: need a text or a list of texts, got {str(value)[:60]!r}.")
     return tuple(value)
+
+
+def _refuse_useless(path: Path, root: Path, pictures: Sequence[Path]) -> None:
+    """Refuse a folder of pictures that no picture path is relative to."""
+    if pictures and not any(picture.absolute().is_relative_to(root.absolute()) for picture in pictures):
+        raise DataError(
+            f"{path}: the folder of pictures {root} has no effect, for every picture path is absolute, {pictures[0]} "
+            "first. Leave --images out, or write paths relative to the folder."
+        )
 
 
 def _refuse_duplicates(path: Path, numbers: Sequence[int], ids: Sequence[str]) -> None:

@@ -1,28 +1,46 @@
-"""The same extraction on Ray: each worker makes whole shards, byte for byte those that one machine makes."""
+"""The same work on Ray: each worker does whole parts of it, byte for byte what one machine makes."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from multibit.errors import MissingExtraError
+from multibit.errors import ConfigError, MissingExtraError, MultibitError
 
-if TYPE_CHECKING:
-    from multibit.data.extract import Advance, Extraction
+T = TypeVar("T")
+ENGINES = ("local", "ray")
+RETRIES = 2
+"""How often a part whose worker died is tried again, on a new worker."""
 
 
-def run_on_ray(extraction: Extraction, numbers: Sequence[int], workers: int, advance: Advance) -> None:
-    """Make some shards on the cluster that Ray knows of (`RAY_ADDRESS`), or on one of this machine's processors.
-
-    Args:
-        extraction: what to make; all machines see its folder and pictures. numbers: of the shards.
-        workers: at most so many, each with a processor, and with a GPU when the encoders run on one.
-        advance: is told of finished items.
+def check_engine(engine: str) -> str:
+    """The engine, if it is known.
 
     Raises:
-        MissingExtraError: Ray is not installed. Whatever `Extraction.run` raises.
+        ConfigError: it is not.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: must be {' or '.join(ENGINES)}, got {engine!r}.")
+    return engine
+
+
+def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, gpu: bool = False) -> Iterator[T]:
+    """Do parts of some work on the cluster that Ray knows of (`RAY_ADDRESS`), or on this machine's processors.
+
+    Args:
+        work: makes the result of a part; goes to each worker once. All machines see the files that it names; relative
+            names mean the same there as here. parts: what it is called with.
+        workers: at most so many, each with a processor. gpu: and each with a GPU.
+
+    Yields:
+        The results in the order of the parts.
+
+    Raises:
+        MissingExtraError: Ray is not installed. MultibitError: a worker died again and again, or lacks a package.
+            Whatever `work` raises.
     """
     try:
         import ray
@@ -36,32 +54,43 @@ def run_on_ray(extraction: Extraction, numbers: Sequence[int], workers: int, adv
     if started:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
-        gpus = int(getattr(extraction.pictures, "device", "cpu") != "cpu")
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        there = resources.get("GPU" if gpus else "CPU", 1)
-        count = max(1, min(workers, len(numbers), int(there)))
-        shared, remote = ray.put(extraction), ray.remote(num_cpus=1, num_gpus=gpus)(_Worker)
-        pool = ActorPool([remote.remote(shared, torch.get_num_threads()) for _ in range(count)])
-        for number in pool.map_unordered(lambda worker, number: worker.make.remote(number), list(numbers)):
-            advance(len(extraction.rows(number)))
+        there = resources.get("GPU" if gpu else "CPU", 1)
+        count = max(1, min(workers, len(parts), int(there)))
+        replaced = ray.remote(num_cpus=1, num_gpus=int(gpu), max_restarts=RETRIES, max_task_retries=RETRIES)
+        remote, shared = replaced(_Worker), [ray.put(work)]  # in a list it goes as a reference, fetched once
+        pool = ActorPool([remote.remote(torch.get_num_threads(), Path.cwd()) for _ in range(count)])
+        yield from pool.map(lambda worker, part: worker.do.remote(part, shared), list(parts))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
+    except ray.exceptions.RayActorError as error:
+        reason = str(error).strip().splitlines()[-1].strip()[:200]
+        raise MultibitError(
+            f"--engine ray: a worker died and replacing it {RETRIES} times did not help ({reason}). Is memory short, "
+            "take fewer --workers. Run the same command again: finished shards are kept."
+        ) from None
     finally:
         if started:
             ray.shutdown()
 
 
 class _Worker:
-    def __init__(self, extraction: Extraction, threads: int) -> None:
+    def __init__(self, threads: int, folder: Path) -> None:
         import torch
 
-        torch.set_num_threads(threads)  # as where the extraction was started: sums are rounded alike
-        self._extraction = extraction
+        torch.set_num_threads(threads)  # as where the work was started: sums are rounded alike
+        self._folder = folder
+        self._work: Callable[[int], Any] | None = None
 
-    def make(self, number: int) -> int:
-        self._extraction.run([number], 1, _ignore)
-        return number
+    def do(self, part: int, shared: list[Any]) -> Any:
+        import ray
 
-
-def _ignore(*_: Any) -> None:
-    """Progress is shown where the extraction was started."""
+        os.chdir(self._folder)
+        try:
+            self._work = self._work or ray.get(shared[0])
+        except ray.exceptions.RaySystemError as error:
+            reason = str(error).splitlines()[0].removeprefix("System error: ")
+            raise MultibitError(
+                f"--engine ray: a worker cannot load the work ({reason}). Install the same packages on all machines."
+            ) from None
+        return self._work(part)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
 from multibit.codes.distance import nearest
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.evaluation.agreement import asymmetric_average_precision
 from multibit.evaluation.metrics import (
     PrecisionRecall,
@@ -117,13 +117,29 @@ class Evaluation:
         return list(dict.fromkeys(metric for metric, _, _ in self.values))
 
     def mean(self, metric: str, direction: str, bits: int) -> float:
-        """Mean over the queries for which the metric is defined; NaN when there is none."""
+        """Mean over the queries for which the metric is defined; NaN when there is none.
+
+        Raises:
+            ConfigError: it was not measured; says what was.
+        """
+        if (metric, direction, bits) not in self.values:
+            directions, lengths = (dict.fromkeys(str(key[place]) for key in self.values) for place in (1, 2))
+            raise ConfigError(
+                f"{metric!r}, {direction!r}, {bits} bits: was not measured. There are the metrics "
+                f"{', '.join(self.metrics)}; the directions {', '.join(directions)}; the lengths {', '.join(lengths)}."
+            )
         values = self.values[metric, direction, bits]
         defined = values[~np.isnan(values)]
         return float(defined.mean()) if len(defined) else math.nan
 
     def floor(self, name: str) -> float:
-        """Mean of a floor over the queries for which it is defined."""
+        """Mean of a floor over the queries for which it is defined.
+
+        Raises:
+            ConfigError: no such floor; says which there are.
+        """
+        if name not in self.floors:
+            raise ConfigError(f"floor {name!r}: was not measured. There are {', '.join(self.floors) or 'none'}.")
         return float(np.nanmean(self.floors[name]))
 
     def to_dict(self) -> dict[str, Any]:

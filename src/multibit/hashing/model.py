@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multibit.data.features import require_finite
+from multibit.data.features import as_float32
 from multibit.errors import ConfigError, DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
@@ -84,7 +84,8 @@ class HashModel(nn.Module):
         A pure function of each row; rounding differs by about 1e-6 with the number of rows encoded together.
 
         Raises:
-            DataError: features of another length, or not finite. ConfigError: unknown modality.
+            DataError: features of another length, or a value that is not finite as float32. ConfigError: unknown
+                modality.
         """
         if modality not in MODALITIES:
             raise ConfigError(f"modality: must be image or text, got {modality!r}.")
@@ -98,10 +99,9 @@ class HashModel(nn.Module):
         try:
             with torch.inference_mode():
                 for start in range(0, len(array), ENCODE_ROWS):
-                    block = np.array(array[start : start + ENCODE_ROWS], np.float32)
-                    require_finite(block, f"{modality} features", rows=np.arange(start, start + len(block)))
-                    tensor = torch.from_numpy(block).to(self.device)
-                    out[start : start + len(block)] = self(tensor, modality).cpu().numpy()
+                    rows = np.arange(start, min(start + ENCODE_ROWS, len(array)))
+                    block = as_float32(array[rows], f"{modality} features", rows)  # a copy, which torch may write to
+                    out[rows] = self(torch.from_numpy(block).to(self.device), modality).cpu().numpy()
         finally:
             self.train(was_training)
         return out
@@ -157,4 +157,15 @@ class Projection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, inputs) -> (n, outputs)."""
-        return self.layers(self.drop(functional.normalize(features, dim=1) * self.gain))  # type: ignore[no-any-return]
+        unit = functional.normalize(_of_size_one(features), dim=1)
+        return self.layers(self.drop(unit * self.gain))  # type: ignore[no-any-return]
+
+
+def _of_size_one(features: Tensor) -> Tensor:
+    """Rows divided by a power of two, which loses no digit: no square on the way to a length overflows or vanishes.
+
+    The largest value of a row is then 1 to 2 in size; rows of zeros stay.
+    """
+    peak = features.abs().amax(dim=1, keepdim=True)
+    power = peak / (2 * torch.frexp(peak).mantissa)
+    return features / torch.where(peak > 0, power, 1)

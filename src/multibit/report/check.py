@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from PIL import Image
 from multibit import __version__
 from multibit.codes import Codes
 from multibit.codes.distance import within
-from multibit.data import PairedDataset
+from multibit.data import FeatureStore, PairedDataset
 from multibit.data.pictures import open_picture
 from multibit.errors import DataError
 from multibit.files import checksum_file, replacing
@@ -93,11 +93,15 @@ class Check:
             writer.writerows((name, number) for number, group in enumerate(self.groups) for name in group)
 
 
-def check_dataset(data: PairedDataset, roles: Mapping[str, NDArray[np.int64]] | None = None) -> Check:
-    """Look at every picture, text and label.
+def check_dataset(
+    data: PairedDataset,
+    roles: Mapping[str, NDArray[np.int64]] | None = None,
+    features: FeatureStore | None = None,
+) -> Check:
+    """Look at every picture, text and label, and at every feature if there are any.
 
     Args:
-        data: N items. roles: rows by role, which may overlap: that is looked for.
+        data: N items. roles: rows by role, which may overlap: that is looked for. features: of the same items.
     """
     looks, reasons = _look_at_pictures(data)
     unreadable = tuple((data.ids[row], reason) for row, reason in reasons.items())
@@ -130,6 +134,7 @@ def check_dataset(data: PairedDataset, roles: Mapping[str, NDArray[np.int64]] | 
         ("labels of every item", _names(data, counts == len(data)), "they tell nothing apart and weigh nothing"),
         ("isolated labels", _names(data, (neighbours == 0) & (counts > 0)), "related to no other label in the graph"),
     ]  # fmt: skip
+    problems += _faults_of(features) if features is not None else []
     return Check(
         Table("Data", ("what", "value"), tuple(facts.items())),
         Table(
@@ -215,6 +220,30 @@ def _alike(looks: Mapping[int, Look], same: Sequence[Sequence[int]]) -> list[lis
     for row in looks:
         groups[part[row]].append(row)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def _faults_of(store: FeatureStore, block: int = 16_384) -> Iterator[tuple[str, Sequence[str], str]]:
+    """Items whose features are no numbers, or say nothing; some rows at a time are looked at."""
+    owners = {"image": np.arange(len(store)), "text": np.repeat(np.arange(len(store)), np.diff(store.offsets))}
+    for modality, owner in owners.items():
+        array, broken, empty = getattr(store, modality), set(), set()
+        for start in range(0, len(array), block):
+            with np.errstate(over="ignore", under="ignore"):
+                part = np.asarray(array[start : start + block], np.float32)  # as the network takes them
+            items = owner[start : start + block]
+            broken.update(items[~np.isfinite(part).all(axis=1)].tolist())
+            empty.update(items[(part == 0).all(axis=1)].tolist())
+        ids = store.dataset.ids
+        yield (
+            f"items with {modality} features that are not finite",
+            [ids[row] for row in sorted(broken)],
+            "`multibit train` and `encode` refuse them",
+        )
+        yield (
+            f"items with {modality} features of zeros",
+            [ids[row] for row in sorted(empty)],
+            "they have no direction, so all of them get the same code",
+        )
 
 
 def _roles_table(data: PairedDataset, roles: Mapping[str, NDArray[np.int64]], alike: Sequence[Sequence[int]]) -> Table:

@@ -15,7 +15,7 @@ from multibit.data import FeatureStore, PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.features import read_npz
 from multibit.data.manifest import SUFFIXES, read_manifest
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.runs import Run, is_run, separate_models
 from multibit.search import Index
 
@@ -42,23 +42,29 @@ def describe(path: Path) -> dict[str, str]:
     if path.suffix == ".npz":
         return _npz(path)
     if path.suffix.lower() in SUFFIXES:
-        return {"what": "data set", **_dataset(open_dataset(path))}
+        return {"what": "data set", **_dataset(read_manifest(path))}
     raise DataError(
         f"{path}: not a data set ({', '.join(SUFFIXES)}), feature store, run folder, index (.mbx) or .npz file."
     )
 
 
-def open_dataset(path: Path, *, images: Path | None = None, columns: Mapping[str, str] | None = None) -> PairedDataset:
-    """The items of a manifest, of an `.npz` data set, or of features.
+def open_data(
+    path: Path, *, images: Path | None = None, columns: Mapping[str, str] | None = None
+) -> tuple[PairedDataset, FeatureStore | None]:
+    """The items of a manifest, of an `.npz` data set, or of features; and the features, if that is what is there.
 
     Raises:
-        DataError, FormatError: as the readers; `images` and `columns` are for manifests only.
+        DataError, FormatError: as the readers. ConfigError: `images` or `columns` where there is no manifest.
     """
-    if (path / "store.json").exists():
-        return FeatureStore.open(path).dataset
-    if path.suffix == ".npz":
-        return read_dataset_npz(path) if _is_dataset(read_npz(path)) else FeatureStore.open(path).dataset
-    return read_manifest(path, images=images, columns=columns)
+    is_store, is_npz = (path / "store.json").exists(), path.suffix == ".npz"
+    if not is_store and not is_npz:
+        return read_manifest(path, images=images, columns=columns), None
+    if images or columns:
+        raise ConfigError(f"{path}: is no manifest, so --images and --column have no effect on it. Leave them out.")
+    if is_npz and _is_dataset(read_npz(path)):
+        return read_dataset_npz(path), None
+    store = FeatureStore.open(path)
+    return store.dataset, store
 
 
 def _is_dataset(arrays: Mapping[str, NDArray[Any]]) -> bool:

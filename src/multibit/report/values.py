@@ -49,9 +49,12 @@ def load_evaluations(path: Path | str) -> list[Evaluation]:
     """Read what `save_evaluations` wrote.
 
     Raises:
-        FormatError: a file is missing, torn, newer, or the two do not belong together.
+        FormatError: a folder, or a file is missing, torn, newer, or the two do not belong together.
     """
     path = Path(path)
+    if path.is_dir():
+        there = ", ".join(sorted(each.name for each in path.glob("*.json"))) or "no .json file"
+        raise FormatError(f"{path}: is a folder; name the .json file that `multibit evaluate` wrote. It has {there}.")
     content = read_json(path, kind=KIND, version=VERSION, fields=("values", "evaluations"))
     values = path.with_suffix(".parquet")
     if not values.is_file():

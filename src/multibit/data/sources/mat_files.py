@@ -113,9 +113,18 @@ def _read(path: Path, key: str) -> Any:
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
+                _keep_little(file.id)
                 kind = np.bytes_(file[key].attrs.get("MATLAB_class", b"")).decode()
                 return _value(file.id, file[key].id, kind)
         return scipy.io.loadmat(path, appendmat=False, variable_names=[key])[key]
+
+
+def _keep_little(file: Any) -> None:
+    """Let HDF5 remember 1 MiB of what it read: each text is its own array, read once, and 4 KiB would stay of each."""
+    cache = file.get_mdc_config()
+    cache.set_initial_size = True
+    cache.initial_size = cache.min_size = cache.max_size = 1 << 20
+    file.set_mdc_config(cache)
 
 
 def _value(file: Any, node: Any, kind: str | None) -> Any:

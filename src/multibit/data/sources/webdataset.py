@@ -83,7 +83,8 @@ def _entries(shard: Path) -> Iterator[tuple[str, Entry]]:
     except FileNotFoundError:
         raise DataError(f"{shard}: no such file.") from None
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{shard}: not a whole .tar file ({error}).") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")  # then one for each compression
+        raise DataError(f"{shard}: not a whole .tar file ({reason}).") from None
     yield from entries.items()
 
 

@@ -53,7 +53,7 @@ class Config:
     standard_weight: float = 0.0  # of the field's standard objective, a pairwise likelihood of sharing a label
     binary_weight: float = 0.0  # of the same rankings of the signs, each with a trained temperature
     within_weight: float = 0.0  # of the rankings of the signs of each modality among themselves
-    consistency_weight: float = 0.0  # of the deviation of the shorter prefixes' similarities from the longest's
+    consistency_weight: float = 0.0  # of 1 - correlation of a query's similarities at a shorter length and the longest
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
     scale_weight: float = 0.7  # lambda_s

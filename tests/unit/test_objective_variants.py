@@ -8,9 +8,12 @@ from math import exp, log, sqrt
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import pearsonr
 
 from multibit import Config
-from multibit.hashing.objective import Objective, standard_loss, straight_through
+from multibit.hashing.objective import Objective, disagreement, standard_loss, straight_through
 from multibit.hashing.variants import VARIANTS
 
 LENGTHS, BLOCKS, RHO = (3, 7, 10), (4, 3, 3), (2.0, 0.7, 0.1)
@@ -290,24 +293,39 @@ def test_items_without_label_and_saturated_codes_are_finite(part):
     assert torch.isfinite(total) and all(torch.isfinite(code.grad).all() for code in codes)
 
 
-def test_consistency_is_the_deviation_of_shorter_prefixes_from_the_longest():
+def test_consistency_is_what_each_querys_correlation_with_the_longest_prefix_lacks_to_one():
     rng = np.random.default_rng(5)
     image, text = np.tanh(rng.normal(size=(2, 6, 8)))
     signs = np.where(image >= 0, 1, -1), np.where(text >= 0, 1, -1)
-    whole = [[float(q @ r) / 8 for r in signs[1]] for q in signs[0]]
-    deviations = [
-        (float(signs[0][q, :bits] @ signs[1][r, :bits]) / bits - whole[q][r]) ** 2
-        for bits in (2, 4)
-        for q in range(6)
-        for r in range(6)
-    ]
+    whole = signs[0] @ signs[1].T / 8
+    lacking = []
+    for bits in (2, 4):
+        shorter = signs[0][:, :bits] @ signs[1][:, :bits].T / bits
+        for own, longest in [*zip(shorter, whole, strict=True), *zip(shorter.T, whole.T, strict=True)]:
+            lacking.append(1 - (pearsonr(own, longest).statistic if np.ptp(own) else 0))
     config = Config(lengths=(2, 4, 8), scales=2, consistency_weight=1.0)
     objective = Objective(config, (6, 2), (2.0, 1.0))
     teacher = torch.zeros(3, 6, 6, dtype=torch.float64)
     parts = objective(torch.tensor(image), torch.tensor(text), teacher)
     got = dict(zip(objective.names, parts.values.tolist(), strict=True))
-    assert got["consistency"] == pytest.approx(sum(deviations) / len(deviations), abs=1e-12)
+    assert got["consistency"] == pytest.approx(np.mean(lacking), abs=1e-12)
     assert got["total"] == pytest.approx(got["prefix"] + 0.7 * got["scale"] + got["consistency"], abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 20), st.floats(-3, 3))
+def test_disagreement_does_not_see_location_and_scale(seed, scale, shift):
+    shorter, longest = torch.tensor(np.random.default_rng(seed).normal(size=(2, 1, 5, 5)))
+    got = disagreement(shorter, longest)
+    assert float(got) == pytest.approx(float(disagreement(scale * shorter + shift, longest)), abs=1e-9)
+    assert 0 <= float(got) <= 2
+
+
+def test_codes_that_are_all_alike_disagree_with_finite_gradients():
+    shorter = torch.full((2, 4, 4), 0.5, requires_grad=True)
+    got = disagreement(shorter, torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(0)))
+    got.backward()
+    assert got.item() == 1 and torch.isfinite(shorter.grad).all()
 
 
 def test_one_length_has_nothing_to_be_consistent_with():

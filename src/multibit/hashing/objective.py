@@ -31,8 +31,8 @@ class Objective(nn.Module):
 
     With `binary_weight` the prefixes of the codes that are stored, the signs, follow g* too, and with `within_weight`
     those of each modality among themselves. The ranking of a short binary code cannot be as sharp as its teacher; each
-    of these rankings therefore has its own temperature, trained with the codes. With `consistency_weight` the shorter
-    prefixes keep the similarities of the longest.
+    of these rankings therefore has its own temperature, trained with the codes. With `consistency_weight` the
+    similarities of a query at the shorter prefixes go with those at the longest.
 
     Attributes:
         names: of the parts: "prefix 16", ..., "scale 1", ..., then the extra terms that are on, then "prefix",
@@ -119,7 +119,7 @@ class Objective(nn.Module):
                 self._among_themselves(own[0], teacher) + self._among_themselves(own[1], teacher)
             )
         if "consistency" in self.extras:  # lengths ascend
-            extras["consistency"] = (across[:-1] - across[-1].detach()).square().mean()
+            extras["consistency"] = disagreement(across[:-1], across[-1:].detach())
         return extras
 
     def _weigh(self, losses: Tensor) -> Tensor:
@@ -176,6 +176,31 @@ def straight_through(relaxed: Tensor) -> Tensor:
     """
     signs = torch.where(relaxed >= 0, 1.0, -1.0).to(relaxed.dtype)
     return relaxed + (signs - relaxed).detach()
+
+
+def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
+    """How far each query's similarities at the shorter lengths are from going with those at the longest.
+
+    Correlation does not see location and scale, which a shorter code needs of its own: a 16-bit code can't be as sharp.
+
+    Args:
+        shorter: (P, b, b), image rows, text columns. longest: (1, b, b).
+
+    Returns:
+        () mean of 1 - Pearson correlation over lengths, queries and both directions, in [0, 2]; a query whose
+        candidates are all alike has correlation 0.
+
+    Example:
+        >>> longest = torch.tensor([[[0.9, 0.1], [0.3, 0.5]]])
+        >>> round(float(disagreement(longest / 2 - 0.1, longest)), 6), round(float(disagreement(-longest, longest)), 6)
+        (0.0, 2.0)
+    """
+
+    def correlation(dim: int) -> Tensor:
+        centred = [similarities - similarities.mean(dim, keepdim=True) for similarities in (shorter, longest)]
+        return functional.cosine_similarity(centred[0], centred[1], dim=dim)
+
+    return 1 - (correlation(2) + correlation(1)).mean() / 2
 
 
 def _leave_out(logits: Tensor, others: Tensor) -> Tensor:

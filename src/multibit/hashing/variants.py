@@ -53,12 +53,12 @@ VARIANTS: dict[str, Variant] = {
             "MultiBit+",
             "full, and the stored signs are ranked too, between and within modalities, and agree between lengths",
             {
-                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 3.0,
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0,
                 "dropout": 0.2, "input_dropout": 0.2,
             },
         ),
         Variant(
-            "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one 128-bit head",
+            "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one head of the longest code",
             {**STANDARD, "aligned": "none"},
         ),
         Variant("frt", "+ FRT", "the baseline, and the longest code follows g*", {**STANDARD, "aligned": "longest"}),

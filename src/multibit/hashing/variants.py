@@ -52,7 +52,10 @@ VARIANTS: dict[str, Variant] = {
             "multibit-plus",
             "MultiBit+",
             "full, and the stored signs are ranked too, between and within modalities, and agree between lengths",
-            {"binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.5, "input_dropout": 0.2},
+            {
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0,
+                "dropout": 0.2, "input_dropout": 0.2,
+            },
         ),
         Variant(
             "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one head of the longest code",

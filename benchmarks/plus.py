@@ -123,7 +123,8 @@ def report(r: Reproduction, seeds: list[int]) -> None:
         for name in names:
             print(row(f"{protocol}, {name}", np.mean([mean_map(e) for e in found[name]], axis=0)))
         gains = [mean_map(p) - mean_map(f) for f, p in zip(*found.values(), strict=True)]
-        print(row(f"{protocol}, gain", np.mean(gains, axis=0)) + f"   of seeds {[round(g.mean(), 2) for g in gains]}")
+        of_seeds = " ".join(f"{gain.mean():.2f}" for gain in gains)
+        print(row(f"{protocol}, gain", np.mean(gains, axis=0)) + f"   of seeds {of_seeds}")
         side = "database" if protocol == "in" else "unseen"
         for name in names:
             relaxed = np.mean([asymmetric(r, name, s, side) for s in seeds], axis=0)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import numbers
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,9 @@ class Config:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        self._require_whole()
+        self._require_types()
         self._require_choices()
-        object.__setattr__(self, "lengths", tuple(sorted(int(length) for length in self.lengths)))
+        object.__setattr__(self, "lengths", tuple(sorted(map(int, self.lengths))))
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
         self._require_at_least(
@@ -147,9 +147,10 @@ class Config:
         """Refuse what a file writes in another way than it should: TOML has types."""
         if isinstance(value, dict):
             raise ConfigError(f"{name}: is a table; settings stand alone, as in: epochs = 30.")
-        if isinstance(value, str) and not isinstance(getattr(self, name, ""), str):
+        texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+        if texts and not isinstance(getattr(self, name, ""), str):
             example = "[16, 32]" if name == "lengths" else getattr(self, name)
-            raise ConfigError(f"{name}: is the text {value!r}; write it without quotes, as in: {name} = {example}.")
+            raise ConfigError(f"{name}: is the text {texts[0]!r}; write it without quotes, as in: {name} = {example}.")
 
     def _read(self, name: str, value: Any) -> Any:
         standard = getattr(self, name)
@@ -161,13 +162,23 @@ class Config:
                 return _text(value)
             return _whole(value) if isinstance(standard, int) else _number(value)
         except (TypeError, ValueError, OverflowError):
-            raise ConfigError(f"{name}: cannot read {value!r} as {type(standard).__name__}.") from None
+            kind = "several numbers, such as [16, 32]" if name == "lengths" else type(standard).__name__
+            raise ConfigError(f"{name}: cannot read {value!r} as {kind}.") from None
 
-    def _require_whole(self) -> None:
-        names = [field.name for field in dataclasses.fields(self) if field.type == "int"]
-        for name, value in [*((name, getattr(self, name)) for name in names), *(("lengths", v) for v in self.lengths)]:
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-                raise ConfigError(f"{name}: must be a whole number, got {value!r}.")
+    def _require_types(self) -> None:
+        lengths: Any = self.lengths
+        if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+            raise ConfigError(f"lengths: must be several whole numbers, such as (16, 32), got {lengths!r}.")
+        object.__setattr__(self, "lengths", tuple(lengths))
+        kinds: dict[str, tuple[type, str]] = {
+            "int": (numbers.Integral, "a whole number"), "float": (numbers.Real, "a number"), "str": (str, "a text"),
+        }  # fmt: skip
+        values = [(field.name, field.type, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        values = [each for each in values if each[1] in kinds] + [("lengths", "int", length) for length in self.lengths]
+        for name, kind, value in values:
+            accepted, words = kinds[str(kind)]
+            if isinstance(value, bool) or not isinstance(value, accepted):
+                raise ConfigError(f"{name}: must be {words}, got {value!r}.")
 
     def _require_choices(self) -> None:
         for name, choices in CHOICES.items():

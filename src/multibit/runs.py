@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
 from multibit.config import Config
 from multibit.data import FeatureStore, PairedDataset, Pairs, Recipe, Split
 from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
+from multibit.data.features import row_numbers
 from multibit.data.pictures import open_picture
 from multibit.data.ray_engine import check_engine, run_on_ray
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
@@ -38,7 +39,7 @@ T = TypeVar("T")
 KIND, VERSION = "run", 1
 FIELDS = {
     "config": dict, "model": str, "teacher": str, "split": str, "recipe": dict, "label_names": list, "data": str,
-    "dataset": dict, "features": str | None, "selection": dict, "versions": dict,
+    "dataset": dict, "features": str | None, "selection": dict, "versions": dict, "content": str,
 }  # fmt: skip
 """What `run.json` must have, and of which type."""
 INNER_FIELDS = {"dataset": ("items", "fingerprint"), "selection": ("epoch", "rule")}
@@ -145,20 +146,28 @@ def _read_record(path: Path) -> tuple[dict[str, Any], Config, Recipe]:
     wrong = wrong or [
         f"{name}, {part}" for name, parts in INNER_FIELDS.items() for part in parts if part not in record[name]
     ]
+    found = f"cannot be understood at {wrong[0]}" if wrong else "is not what its fingerprint says"
     try:
         if not wrong:
-            return record, Config().override(record["config"]), Recipe.from_dict(record["recipe"])
+            config, recipe = Config().override(record["config"]), Recipe.from_dict(record["recipe"])
+            if record["content"] == _content(record):
+                return record, config, recipe
     except ConfigError as error:
         raise FormatError(f"{path}: {error} It was edited, or made by another multibit.") from None
     except (KeyError, TypeError):
-        wrong = ["recipe"]
-    raise FormatError(f"{path}: cannot be understood at {wrong[0]}, so it was edited. Make it again or restore a copy.")
+        found = "cannot be understood at recipe"
+    raise FormatError(f"{path}: {found}, so it was edited. Make it again or restore a copy.")
+
+
+def _content(record: dict[str, Any]) -> str:
+    """Fingerprint of what a run was made with; the place of the features may change."""
+    return fingerprint({name: record[name] for name in FIELDS if name not in ("content", "features")})
 
 
 def encode_store(
     model: HashModel,
     store: FeatureStore,
-    rows: NDArray[np.int64] | None = None,
+    rows: ArrayLike | None = None,
     *,
     engine: str = "local",
     workers: int = 2,
@@ -166,7 +175,7 @@ def encode_store(
     """Codes of the items of a store, of which some thousand rows at a time are in memory.
 
     Args:
-        model: N features -> codes. store: the items. rows: of the items that are encoded; all when None.
+        model: N features -> codes. store: the items. rows: of the items that are encoded, or a mask; all when None.
         engine: "local", or "ray" for the machines of a Ray cluster that all see the store; the codes are the same.
         workers: of Ray.
 
@@ -175,7 +184,7 @@ def encode_store(
             MissingExtraError, MultibitError: as `run_on_ray`.
     """
     check_engine(engine)
-    chosen = np.arange(len(store)) if rows is None else rows
+    chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
     starts = range(0, max(len(chosen), 1), ENCODE_ROWS)
     work = partial(_encode_block, model, store, chosen)
     results = run_on_ray(work, starts, workers) if engine == "ray" else map(work, starts)
@@ -330,6 +339,7 @@ class Run:
                 "processor": platform.machine(),
             },
         }
+        record["content"] = _content(record)
         write_json(folder / "run.json", record, kind=KIND, version=VERSION)  # last: its presence says "finished"
         (folder / STATE_FILE).unlink(missing_ok=True)
         return cls.load(folder)
@@ -462,7 +472,7 @@ class Run:
             MismatchError: the index holds codes of another model.
         """
         index.require_model(self.record["model"])
-        chosen = np.arange(len(store)) if rows is None else rows
+        chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
         codes = encode(self.model, store.take(chosen)).codes(modality)
         index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
 

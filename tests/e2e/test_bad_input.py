@@ -119,7 +119,7 @@ def test_what_is_not_there_is_named(arguments, message, here):
         ("--set alpha=-1", "alpha: must be a positive number, got -1"),
         ("--set alpha=nan", "alpha: must be a positive number, got nan"),
         ("--set dropout=1", r"dropout: must be in \[0, 1\)"),
-        ("--set lengths=", "lengths: cannot read '' as tuple"),
+        ("--set lengths=", "lengths: cannot read '' as several numbers"),
         ("--set lengths=8,8", "lengths: need one or more different positive"),
         ("--set lengths=2 --set scales=4", "longest code has 2 bits, but each of the 4 scales needs at least one"),
         ("--preset nonsense", "preset: 'nonsense' is unknown; there are default, mirflickr"),

@@ -225,7 +225,7 @@ def test_quick_trains_few_epochs(planted_npz, tmp_path):
         ),
         (["--set", "teacher=oracle"], "Error: teacher: the tables set it for each method, so it must be frt here"),
         (["--set", "binary_weight=1"], "Error: binary_weight: the tables set it for each method, so it must be 0.0"),
-        (["--labels-key", "L24"], "Error: FOLDER/planted.npz: no 'L24'; it has image (200, 24), text (200, 16)"),
+        (["--labels-key", "L24"], "Error: --labels-key L24: FOLDER/planted.npz has features, whose labels are known."),
         (["--device", "cuda"], "Error: device: cuda was asked for, but torch sees no GPU here. Use cpu."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

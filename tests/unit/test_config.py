@@ -102,9 +102,9 @@ def test_an_empty_file_is_the_default(tmp_path):
         (b"[lengths]\n8 = 1\n", r"run\.toml: lengths: is a table"),
         (b"epochs = true\n", r"run\.toml: epochs: cannot read True as int"),
         (b"alpha = false\n", r"run\.toml: alpha: cannot read False as float"),
-        (b"lengths = [8, true]\n", r"run\.toml: lengths: cannot read \[8, True\] as tuple"),
-        (b"lengths = [[8]]\n", r"run\.toml: lengths: cannot read \[\[8\]\] as tuple"),
-        (b"lengths = 8\n", r"run\.toml: lengths: cannot read 8 as tuple"),
+        (b"lengths = [8, true]\n", r"run\.toml: lengths: cannot read \[8, True\] as several numbers"),
+        (b"lengths = [[8]]\n", r"run\.toml: lengths: cannot read \[\[8\]\] as several numbers"),
+        (b"lengths = 8\n", r"run\.toml: lengths: cannot read 8 as several numbers"),
         (b"epochs = [1, 2]\n", r"run\.toml: epochs: cannot read \[1, 2\] as int"),
         (b"alpha = 2026-01-01\n", r"run\.toml: alpha: cannot read .*date.* as float"),
         (b"teacher = 3\n", r"run\.toml: teacher: cannot read 3 as str"),
@@ -176,11 +176,11 @@ def test_an_unknown_override_names_the_known_settings():
         ("epochs", 2.5, "int"),
         ("epochs", "", "int"),
         ("epochs", "nan", "int"),
-        ("lengths", "8,x", "tuple"),
-        ("lengths", "8,,16", "tuple"),
-        ("lengths", "", "tuple"),
-        ("lengths", [8.5], "tuple"),
-        ("lengths", 8, "tuple"),
+        ("lengths", "8,x", "several numbers"),
+        ("lengths", "8,,16", "several numbers"),
+        ("lengths", "", "several numbers"),
+        ("lengths", [8.5], "several numbers"),
+        ("lengths", 8, "several numbers"),
     ],
 )
 def test_an_override_of_the_wrong_type_is_refused_with_a_sentence(name, value, kind):
@@ -254,3 +254,35 @@ def test_values_at_the_edge_are_taken(values):
 def test_a_fraction_where_a_whole_number_is_needed_is_refused(values):
     with pytest.raises(ConfigError):
         Config(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"alpha": "1"}, "alpha: must be a number, got '1'"),
+        ({"alpha": True}, "alpha: must be a number, got True"),
+        ({"dropout": None}, "dropout: must be a number, got None"),
+        ({"teacher": None}, "teacher: must be a text, got None"),
+        ({"epochs": False}, "epochs: must be a whole number, got False"),
+        ({"lengths": 16}, r"lengths: must be several whole numbers, such as \(16, 32\), got 16"),
+        ({"lengths": "16"}, "lengths: must be several whole numbers"),
+        ({"lengths": (16, "32")}, "lengths: must be a whole number, got '32'"),
+    ],
+)
+def test_a_value_of_another_type_is_named(values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Config(**values)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('lengths = [16, "32"]', "lengths: is the text '32'; write it without quotes, as in: lengths = [16, 32]"),
+        ("lengths = 16", "lengths: cannot read 16 as several numbers, such as [16, 32]"),
+    ],
+)
+def test_lengths_in_a_file_are_a_list_of_numbers(line, sentence, tmp_path):
+    (tmp_path / "a.toml").write_text(line)
+    with pytest.raises(ConfigError) as caught:
+        Config.load(tmp_path / "a.toml")
+    assert f"{tmp_path / 'a.toml'}: {sentence}" in str(caught.value)

@@ -198,6 +198,16 @@ def test_random_rows_of_random_texts_come_out_as_a_plain_loop_finds_them(planted
     assert store.take(rows).mean_text == pytest.approx(np.array(expected), abs=1e-6)
 
 
+def test_a_mask_takes_the_rows_where_it_is_true():
+    assert np.array_equal(several_texts().take([True, False, True]).text, several_texts().take([0, 2]).text)
+
+
+@pytest.mark.parametrize("rows", [[3], [-1], [0.0], [True, False], [[0, 1]], ["0"]])
+def test_rows_that_do_not_exist_are_refused(rows):
+    with pytest.raises(DataError, match=r"rows: need integers in 0\.\.2 or a mask of 3, got"):
+        several_texts().take(rows)
+
+
 @pytest.mark.parametrize("rows", [[], np.array([], int)])
 def test_no_rows_are_no_pairs(rows):
     pairs = several_texts().take(rows)

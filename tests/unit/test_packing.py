@@ -229,3 +229,9 @@ def test_only_codes_of_one_length_can_be_joined():
         Codes.concatenate([long, short])
     with pytest.raises(DataError, match="need codes of one length to join, got none"):
         Codes.concatenate([])
+
+
+@pytest.mark.parametrize("bits", [16.5, 2.0, True, "8", 0, 21])
+def test_a_length_is_a_whole_number_of_bits_that_there_are(bits):
+    with pytest.raises(DataError, match=f"bits: asked for a prefix of {bits} bits, these codes have 1 to 20"):
+        Codes.from_bits(np.ones((3, 20))).prefix(bits)

@@ -227,3 +227,9 @@ def test_an_index_finds_relaxed_queries_among_the_items_that_are_asked_for():
 def test_an_empty_index_has_nothing_for_relaxed_queries():
     with pytest.raises(DataError, match="the index is empty: there is nothing to search"):
         Index().search_relaxed(np.zeros((1, 8)))
+
+
+def test_values_whose_sum_overflows_are_refused():
+    codes = Codes.from_signs(np.ones((3, 128)))
+    with pytest.raises(DataError, match="relaxed queries: values so large that their sum overflows"):
+        nearest_relaxed(np.full((1, 128), 1e308), codes, 2)

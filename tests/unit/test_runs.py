@@ -562,6 +562,8 @@ def test_a_run_folder_may_be_moved(copy, finished):
     ("change", "sentence"),
     [
         *(({name: 3}, f"cannot be understood at {name}, so it was edited") for name in runs.FIELDS),
+        ({"label_names": ["x"]}, "is not what its fingerprint says, so it was edited"),
+        ({"selection": {"epoch": "two", "rule": "r"}}, "is not what its fingerprint says, so it was edited"),
         ({"dataset": {"items": 3}}, "cannot be understood at dataset, fingerprint, so it was edited"),
         ({"selection": {}}, "cannot be understood at selection, epoch, so it was edited"),
         ({"recipe": {}}, "cannot be understood at recipe, so it was edited"),

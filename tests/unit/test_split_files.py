@@ -73,6 +73,12 @@ def test_an_id_that_is_a_number_is_an_id(tmp_path):
     assert as_lists(read_roles(folder, ["10", "20", "30"])) == {"train": [2, 0], "query": [1]}
 
 
+def test_numbers_of_which_some_are_ids_and_some_are_not_are_refused(tmp_path):
+    folder = text_folder(tmp_path / "d", {"train": ["1", "2"], "query": ["0"]})  # rows, but the ids are 1, 2, 3
+    with pytest.raises(DataError, match="2 lines are ids of the data, but 1 can only be row numbers, 0 first"):
+        read_roles(folder, ["1", "2", "3"])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [

@@ -456,6 +456,13 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
         fit_small(planted(70), config=dataclasses.replace(SMALL, learning_rate=1e38))
 
 
+@pytest.mark.parametrize("score", [None, lambda model: 0.5])
+def test_codes_that_are_not_finite_after_the_last_batch_stop_with_advice(score):
+    one_batch = dataclasses.replace(SMALL, learning_rate=1e30, epochs=1, batch_size=100)
+    with pytest.raises(ConfigError, match=r"the codes are not finite after epoch 1: try a smaller learning_rate"):
+        fit_small(planted(70), score, config=one_batch)
+
+
 def several_texts(items=8, texts=3):
     """Item i has the picture e_i and the texts e_(texts * i), e_(texts * i + 1), ..."""
     return Pairs(

@@ -216,6 +216,8 @@ def nearest_relaxed(
     if not np.isfinite(array[:, :length]).all():
         row, column = np.argwhere(~np.isfinite(array[:, :length]))[0]
         raise DataError(f"relaxed queries: row {row}, column {column} is {array[row, column]}; it must be finite.")
+    if np.abs(array[:, :length]).max(initial=0) > np.finfo(np.float64).max / length:
+        raise DataError("relaxed queries: values so large that their sum overflows; those of a code are in (-1, 1).")
     found = room_for(len(array), k, database, allowed, np.float64)
     tables, planes = _byte_tables(array[:, :length]), database.planes(length)
     if candidates is not None and candidates < found.rows.shape[1]:

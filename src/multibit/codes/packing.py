@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,13 @@ class Codes:
         """`bits`, or the full length when None.
 
         Raises:
-            DataError: `bits` is not in 1..B.
+            DataError: `bits` is not a whole number in 1..B.
         """
         if bits is None:
             return self.bits
-        if not 1 <= bits <= self.bits:
+        given: Any = bits
+        whole = isinstance(given, Integral) and not isinstance(given, bool)
+        if not whole or not 1 <= bits <= self.bits:
             raise DataError(f"bits: asked for a prefix of {bits} bits, these codes have 1 to {self.bits}.")
         return int(bits)
 

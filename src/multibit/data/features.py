@@ -162,12 +162,13 @@ class FeatureStore:
                 as_float32(part, f"{where}{name} features", np.arange(start, start + len(part)))
 
     def take(self, rows: ArrayLike) -> Pairs:
-        """Features and labels of some rows, in the order given, as float32 in memory.
+        """Features and labels of some rows, in the order given, or of those where a mask is true; float32 in memory.
 
         Raises:
-            DataError: a value among them is not finite, or not as float32; with file, row and column.
+            DataError: rows that are not integers or do not exist; a value among them that is not finite, or not as
+                float32; with file, row and column.
         """
-        index = np.asarray(rows, np.int64)
+        index = row_numbers(rows, len(self))
         counts = np.diff(self.offsets)[index]
         offsets = np.concatenate([[0], np.cumsum(counts)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
@@ -378,6 +379,25 @@ def as_float32(array: NDArray[Any], what: str, rows: NDArray[np.int64] | None = 
                 "features: only the direction of a row counts."
             )
     return single
+
+
+def row_numbers(rows: ArrayLike, items: int) -> NDArray[np.int64]:
+    """Row numbers as they are given, or those where a mask (items,) is true.
+
+    Raises:
+        DataError: rows that are not integers or do not exist.
+
+    Example:
+        >>> row_numbers([True, False, True], items=3)
+        array([0, 2])
+    """
+    index = np.asarray(rows)
+    if index.dtype == np.bool_ and index.shape == (items,):
+        return np.flatnonzero(index)
+    whole = index.ndim == 1 and (not index.size or index.dtype.kind in "iu")
+    if not whole or (index.size and (index.min() < 0 or index.max() >= items)):
+        raise DataError(f"rows: need integers in 0..{items - 1} or a mask of {items}, got {index}.")
+    return index.astype(np.int64)
 
 
 def check_offsets(offsets: NDArray[np.int64], items: int, text_rows: int) -> None:

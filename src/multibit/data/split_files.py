@@ -91,11 +91,12 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     Args:
         path: a run folder; `.npz`, `.mat` or `.json` with the keys of `ROLES`; or a folder with `train.txt`,
             `query.txt` (or `test.txt`), ..., one item a line. Numbers are rows, from 0 (in .mat from 1 if the last row
-            is N); texts are ids, or names of files whose stem is the id.
+            is N); texts are ids, or names of files whose stem is the id, or else all of them are rows.
         ids: of the N items.
 
     Raises:
-        DataError: unreadable, no role in it, or an item that the data does not have.
+        DataError: unreadable, no role in it, an item that the data does not have, or some lines that are ids while
+            others can only be rows.
     """
     suffix = path.suffix.lower()
     if suffix == ".safetensors" or (path / "split.safetensors").exists():
@@ -118,8 +119,7 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     named = {role: found[name] for role, names in ROLES.items() for name in reversed(names) if name in found}
     if not named:
         raise DataError(f"{path}: no role in it; it has {', '.join(found) or 'nothing'}. Need query and train.")
-    known = {name: row for row, name in enumerate(ids)}
-    rows = {role: _rows(values, known, f"{path}, {role}") for role, values in named.items()}
+    rows = _rows_by_role(named, {name: row for row, name in enumerate(ids)}, path)
     everything = np.concatenate(list(rows.values()))
     if suffix == ".mat" and len(everything) and everything.min() == 1 and everything.max() == len(ids):
         rows = {role: each - 1 for role, each in rows.items()}  # MATLAB counts from 1
@@ -151,23 +151,43 @@ def _own_roles(source: Path) -> dict[str, NDArray[Any]]:
         return {role: file[role] for role in ROLES if whole and role in file.files}
 
 
-def _rows(values: Any, known: Mapping[str, int], where: str) -> NDArray[np.int64]:
+def _rows_by_role(named: Mapping[str, Any], known: Mapping[str, int], path: Path) -> dict[str, NDArray[np.int64]]:
+    """Rows of numbers, and of texts: ids, or row numbers in all places."""
+    arrays = {role: _array(values, f"{path}, {role}") for role, values in named.items()}
+    rows, numbers, ids = {}, [], 0
+    for role, array in arrays.items():
+        if array.dtype.kind == "i":
+            rows[role] = array
+            continue
+        found = [_row(str(name).strip(), known, f"{path}, {role}") for name in array]
+        numbers += [name for name, row in zip(array, found, strict=True) if row is None]
+        ids += len(found) - found.count(None)
+        rows[role] = np.array([int(n) if r is None else r for n, r in zip(array, found, strict=True)], np.int64)
+    if numbers and ids:
+        raise DataError(
+            f"{path}: {ids} lines are ids of the data, but {len(numbers)} can only be row numbers, {numbers[0]} first. "
+            "Name all items by id, or write the rows as numbers into .npz or .json."
+        )
+    return rows
+
+
+def _array(values: Any, where: str) -> NDArray[Any]:
+    """Numbers as int64, or texts."""
     array = np.asarray(values)
-    if array.ndim == 1 and array.dtype.kind in "iu":
-        return array.astype(np.int64)
-    if array.ndim == 1 and array.dtype.kind == "f" and (array == array.astype(np.int64)).all():
-        return array.astype(np.int64)  # MATLAB's numbers
+    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and (array == array.astype(np.int64)).all())
+    if array.ndim == 1 and (whole or not array.size):
+        return array.astype(np.int64)  # MATLAB's numbers are floats
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise DataError(f"{where}: need rows or ids, got {array.dtype} of shape {array.shape}.")
-    return np.array([_row(str(name).strip(), known, where) for name in array], np.int64)
+    return array
 
 
-def _row(name: str, known: Mapping[str, int], where: str) -> int:
-    """An id, or a file's name (with labels after it) whose stem is the id, or a number of a row."""
+def _row(name: str, known: Mapping[str, int], where: str) -> int | None:
+    """Of an id, or of a file's name (with labels after it) whose stem is the id; None of a number that is no id."""
     first = (name.split() or [""])[0]
     for candidate in (name, first, PurePosixPath(first).stem):
         if candidate in known:
             return known[candidate]
-    if first.isdecimal():
-        return int(first)
+    if name.isdecimal():
+        return None
     raise DataError(f"{where}: the data has no item {name[:60]!r}.")

@@ -18,7 +18,7 @@ from multibit.data.features import Pairs
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.files import fingerprint, replacing
 from multibit.hashing.bits import plan_blocks
-from multibit.hashing.model import HashModel
+from multibit.hashing.model import MODALITIES, HashModel
 from multibit.hashing.objective import Objective
 from multibit.hashing.targets import Targets
 from multibit.progress import progress
@@ -127,6 +127,7 @@ def fit(
                     sums += parts.values * (len(rows) / len(training))
             state.epoch = epoch
             _record(state, objective, sums, rate)
+            _require_codes(model, training, epoch)
             _keep_best(state, learner, None if score is None else score(model))
             advance(1, note=_note(state))
             if state_file and (time.monotonic() - saved >= save_every or epoch == config.epochs):
@@ -185,6 +186,15 @@ def _record(state: TrainingState, objective: Objective, sums: Tensor, rate: floa
             f"the loss is {values['total']} in epoch {state.epoch}: try a smaller learning_rate or larger temperatures."
         )
     state.history.append({"epoch": state.epoch, **values, "learning_rate": rate})
+
+
+def _require_codes(model: HashModel, training: Pairs, epoch: int) -> None:
+    """Stop before an epoch is kept whose codes are not finite: the loss says so only with the next batch."""
+    for modality in MODALITIES:
+        if not np.isfinite(model.encode(getattr(training, modality)[:2], modality)).all():
+            raise ConfigError(
+                f"the codes are not finite after epoch {epoch}: try a smaller learning_rate or larger temperatures."
+            )
 
 
 def _keep_best(state: TrainingState, learner: nn.Module, score: float | None) -> None:

@@ -209,13 +209,15 @@ def open_subject(path: Path, key: str | None, column: str | None) -> Subject:
         column: the paper's data set that this is.
 
     Raises:
-        DataError: unreadable, or no such key; says what is there.
+        DataError: unreadable, or no such key; says what is there. ConfigError: a key though there are features.
     """
     if path.suffix != ".npz":
         store = FeatureStore.open(path)
         return Subject(store.dataset.labels, store.dataset.label_names, store, column)
     arrays = read_npz(path)
-    if key is None and {"image", "text"} <= set(arrays):
+    if {"image", "text"} <= set(arrays):
+        if key is not None:
+            raise ConfigError(f"--labels-key {key}: {path} has features, whose labels are known. Leave it out.")
         store = FeatureStore.open(path)
         return Subject(store.dataset.labels, store.dataset.label_names, store, column)
     name = key or "labels"

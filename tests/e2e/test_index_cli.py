@@ -162,13 +162,31 @@ def test_conditions_on_two_fields_hold_together(run):
     row = int(np.flatnonzero(DATA["labels"][:ITEMS, 0])[2])
     options = ("--where", "labels=topic 0", "--where", f"text=item {row}")
     assert [name for name, _ in found(run, "item 9", *options)] == [f"Nº {row}"]
-    assert found(run, "item 9", "--where", "labels=topic 0", "--where", "text=item") == []
-
-
-@pytest.mark.parametrize("options", [["--where", "labels=nothing"], ["--where", "colour=red"]])
-def test_conditions_that_no_item_meets_find_nothing(run, options):
+    other = int(np.flatnonzero(DATA["labels"][:ITEMS, 0] == 0)[0])
+    options = ("--where", "labels=topic 0", "--where", f"text=item {other}")
     assert found(run, "item 9", *options) == []
     assert "0 nearest images at 16 bits" in done("search", run.folder, "item 9", *options)
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ("labels=topic", "no item has labels=topic. Check the spelling"),
+        ("labels=1", "no item has labels=1. Check the spelling"),
+        ("colour=red", "no item has a field 'colour'; the fields are image, labels, text"),
+    ],
+)
+def test_a_condition_that_no_item_meets_is_refused(run, condition, sentence):
+    assert sentence in refused("search", run.folder, "item 9", "--where", condition)
+
+
+@pytest.mark.parametrize("name", ["1", "true", "null", '"'])
+def test_label_names_that_look_like_numbers_are_names(run, tmp_path, name):
+    changed = Index.load(run.folder / "index" / "image.mbx")
+    changed.upsert(["Nº 3"], changed.codes.take(np.array([3])), [{"labels": [name]}])
+    changed.save(tmp_path / "image.mbx")
+    for typed in (name, json.dumps(name)):
+        assert [each for each, _ in found(run, "item 9", "--index", tmp_path, "--where", f"labels={typed}")] == ["Nº 3"]
 
 
 @pytest.mark.parametrize("bits", [5, BITS])

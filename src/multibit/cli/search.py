@@ -138,7 +138,7 @@ def search(
     searched = modality.value if modality else ("text" if picture else "image")
     found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
     values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
-    conditions = {field: _number_or_text(value) for field, value in pairs(where, "--where").items()} or None
+    conditions = found.payloads.read_conditions(pairs(where, "--where")) or None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
@@ -152,14 +152,6 @@ def search(
         stdout().print(_hits_table(hits, searched, result.bits))
     if sheet is not None:
         _draw(sheet, query, picture, searched, result.bits, hits)
-
-
-def _number_or_text(value: str) -> Any:
-    """A value as JSON has it where it is a number, true, false, null or a quoted text; else the text itself."""
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 def _is_picture(query: str, kind: QueryKind | None) -> bool:

@@ -365,13 +365,24 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
     other.add(["x"], Codes.from_bits(np.zeros((1, BITS))))
     other.save(tmp_path / "other.mbx")
     out = ("--out", tmp_path / "whole.mbx")
-    assert "id 'Nº 30' is in the index already" in refused("merge", *parts, parts[1], *out)
-    assert "part 2 holds codes of model another model" in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    copied = parts[1].with_name("copy.mbx")
+    copied.write_bytes(parts[1].read_bytes())
+    sentence = f"{copied} does not fit {parts[1]}: id 'Nº 30' is in the index already"
+    assert sentence in refused("merge", *parts, copied, *out)
+    sentence = f"{tmp_path / 'other.mbx'} holds codes of model another model, {parts[0]} of model"
+    assert sentence in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    texts = parts[1].with_name("text.mbx")
+    assert f"{texts} is an index of texts, {parts[0]} of images" in refused("merge", parts[0], texts, *out)
     assert "gone.mbx: no such file; expected a multibit index" in refused(
         "merge", parts[0], tmp_path / "gone.mbx", *out
     )
     assert "0.npz: torn or not a multibit index" in refused("merge", tmp_path / "0.npz", *out)
     assert not (tmp_path / "whole.mbx").exists()
+
+
+def test_an_index_of_the_other_side_is_not_searched(run, index):
+    (index / "text.mbx").replace(index / "image.mbx")
+    assert "image.mbx: holds texts, not images" in refused("search", run.folder, "item 1", "--index", index)
 
 
 # Taking out

@@ -18,7 +18,7 @@ from multibit.cli.options import (
     pairs,
     stdout,
 )
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, MismatchError
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -67,7 +67,7 @@ def index(
                 with Index.editing(path) as built:
                     loaded.index_items(built, store, modality.value, rows)
             else:
-                built = Index(loaded.record["model"], engine.value)
+                built = Index(loaded.record["model"], engine.value, modality.value)
                 loaded.index_items(built, store, modality.value, rows)
                 built.save(path)
         console.print(f"Wrote {path}: {len(built):,} items", soft_wrap=True)
@@ -82,7 +82,7 @@ def merge(
     from multibit.search import Index
 
     require_writable(out)
-    merged = Index.merge([Index.load(part) for part in parts])
+    merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
     merged.save(out)
     stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
 
@@ -136,7 +136,7 @@ def search(
     loaded = Run.load(run)
     picture = Path(query) if _is_picture(query, kind) else None
     searched = modality.value if modality else ("text" if picture else "image")
-    found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
+    found = _open_index(loaded, index or run / "index", searched)
     values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
     conditions = found.payloads.read_conditions(pairs(where, "--where")) or None
     if relaxed:
@@ -167,13 +167,16 @@ def _is_picture(query: str, kind: QueryKind | None) -> bool:
         return False
 
 
-def _open_index(run: Run, path: Path) -> Index:
+def _open_index(run: Run, folder: Path, modality: str) -> Index:
     from multibit.search import Index
 
+    path = folder / f"{modality}.mbx"
     if not path.exists():
         raise DataError(f"{path}: no index there. Build one with: multibit index {run.folder}")
     found = Index.load(path)
     found.require_model(run.model.fingerprint())
+    if found.modality not in ("", modality):
+        raise MismatchError(f"{path}: holds {found.modality}s, not {modality}s. Give the file its own name back.")
     return found
 
 

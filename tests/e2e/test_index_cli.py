@@ -95,7 +95,8 @@ def hits(run, query, *options):
 
 
 def found(run, query, *options):
-    return [(hit["id"], hit["distance"]) for hit in hits(run, query, *options)]
+    measure = "score" if "--relaxed" in options else "distance"
+    return [(hit["id"], hit[measure]) for hit in hits(run, query, *options)]
 
 
 def values(run, modality, rows):
@@ -197,6 +198,13 @@ def test_a_relaxed_query_ranks_by_the_inner_product_with_its_values(run, bits):
     assert [score for _, score in got] == pytest.approx(np.sort(scores)[::-1])
     by_id = {f"Nº {row}": score for row, score in enumerate(scores)}
     assert [by_id[name] for name, _ in got] == pytest.approx([score for _, score in got])
+
+
+def test_a_relaxed_query_has_scores_and_no_distances(run):
+    assert all("distance" not in hit for hit in hits(run, "item 21", "--relaxed"))
+    for options, measure, other in ((["--relaxed"], "score", "distance"), ([], "distance", "score")):
+        printed = done("search", run.folder, "item 21", *options)
+        assert measure in printed and other not in printed
 
 
 def test_a_relaxed_query_keeps_to_conditions(run):

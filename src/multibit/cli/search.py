@@ -143,13 +143,13 @@ def search(
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
         result = found.search(Codes.from_signs(values), k, bits, max_distance=max_distance, where=conditions)
-    hits = result.hits()
+    hits, measure = result.hits(), "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
-            row = {"rank": hit.rank, "id": hit.id, "distance": hit.distance, "bits": hit.bits, **hit.payload}
+            row = {"rank": hit.rank, "id": hit.id, measure: hit.distance, "bits": hit.bits, **hit.payload}
             typer.echo(json.dumps(row, ensure_ascii=False))
     else:
-        stdout().print(_hits_table(hits, searched, result.bits))
+        stdout().print(_hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
         _draw(sheet, query, picture, searched, result.bits, hits)
 
@@ -180,10 +180,10 @@ def _open_index(run: Run, folder: Path, modality: str) -> Index:
     return found
 
 
-def _hits_table(hits: list[Hit], searched: str, bits: int) -> Any:
+def _hits_table(hits: list[Hit], searched: str, bits: int, measure: str) -> Any:
     from multibit.report import hits_table
 
-    return hits_table(hits, searched, bits).rich()
+    return hits_table(hits, searched, bits, measure).rich()
 
 
 def _draw(sheet: Path, query: str, picture: Path | None, searched: str, bits: int, hits: list[Hit]) -> None:

@@ -1,18 +1,22 @@
 """Data from raw files to a trained run, on the command line: import, label, check, splits."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.io
 from PIL import Image, ImageColor
+from typer.main import get_command
 
 from commands import whole_program
 from conftest import plant
 from multibit import FeatureStore, Run
-from multibit.cli import Kind
+from multibit.cli import Kind, app
 from multibit.data import encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
-from multibit.data.sources import READERS
+from multibit.data.sources import READERS, read
+from multibit.errors import ConfigError
 
 TINY = ["--set=epochs=1", "--set=lengths=4,8", "--set=scales=2", "--set=hidden=8", "--set=dimension=4"]
 
@@ -100,6 +104,21 @@ def test_a_mat_trio_is_made_and_read_with_other_names(tmp_path):
 def test_an_option_of_another_kind_is_refused(tmp_path, pairs):
     sentence = refused("import", "pairs", pairs, "--root", "a=b", "--out", tmp_path / "items.csv")
     assert "pairs takes no --root" in sentence
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_the_options_that_a_kind_is_said_to_take_are_options_of_import(tmp_path, kind):
+    with pytest.raises(ConfigError) as caught:
+        read(kind, tmp_path, nothing="x")
+    named = re.findall(r"--[a-z-]+", str(caught.value).partition("it takes")[2])
+    known = {option for parameter in get_command(app).commands["import"].params for option in parameter.opts}
+    assert set(named) <= known
+
+
+def test_cells_of_a_manifest_are_cut_at_the_separator_given(tmp_path):
+    (tmp_path / "items.csv").write_text("id,image,text,labels\na,,x,cat;dog\n")
+    done("import", "manifest", tmp_path / "items.csv", "--separator", ";", "--out", tmp_path / "items.jsonl")
+    assert read_manifest(tmp_path / "items.jsonl").label_names == ("cat", "dog")
 
 
 def test_features_become_a_feature_file(tmp_path, parts):

@@ -95,7 +95,8 @@ def hits(run, query, *options):
 
 
 def found(run, query, *options):
-    return [(hit["id"], hit["distance"]) for hit in hits(run, query, *options)]
+    measure = "score" if "--relaxed" in options else "distance"
+    return [(hit["id"], hit[measure]) for hit in hits(run, query, *options)]
 
 
 def values(run, modality, rows):
@@ -162,13 +163,31 @@ def test_conditions_on_two_fields_hold_together(run):
     row = int(np.flatnonzero(DATA["labels"][:ITEMS, 0])[2])
     options = ("--where", "labels=topic 0", "--where", f"text=item {row}")
     assert [name for name, _ in found(run, "item 9", *options)] == [f"Nº {row}"]
-    assert found(run, "item 9", "--where", "labels=topic 0", "--where", "text=item") == []
-
-
-@pytest.mark.parametrize("options", [["--where", "labels=nothing"], ["--where", "colour=red"]])
-def test_conditions_that_no_item_meets_find_nothing(run, options):
+    other = int(np.flatnonzero(DATA["labels"][:ITEMS, 0] == 0)[0])
+    options = ("--where", "labels=topic 0", "--where", f"text=item {other}")
     assert found(run, "item 9", *options) == []
     assert "0 nearest images at 16 bits" in done("search", run.folder, "item 9", *options)
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ("labels=topic", "no item has labels=topic. Check the spelling"),
+        ("labels=1", "no item has labels=1. Check the spelling"),
+        ("colour=red", "no item has a field 'colour'; the fields are image, labels, text"),
+    ],
+)
+def test_a_condition_that_no_item_meets_is_refused(run, condition, sentence):
+    assert sentence in refused("search", run.folder, "item 9", "--where", condition)
+
+
+@pytest.mark.parametrize("name", ["1", "true", "null", '"'])
+def test_label_names_that_look_like_numbers_are_names(run, tmp_path, name):
+    changed = Index.load(run.folder / "index" / "image.mbx")
+    changed.upsert(["Nº 3"], changed.codes.take(np.array([3])), [{"labels": [name]}])
+    changed.save(tmp_path / "image.mbx")
+    for typed in (name, json.dumps(name)):
+        assert [each for each, _ in found(run, "item 9", "--index", tmp_path, "--where", f"labels={typed}")] == ["Nº 3"]
 
 
 @pytest.mark.parametrize("bits", [5, BITS])
@@ -179,6 +198,13 @@ def test_a_relaxed_query_ranks_by_the_inner_product_with_its_values(run, bits):
     assert [score for _, score in got] == pytest.approx(np.sort(scores)[::-1])
     by_id = {f"Nº {row}": score for row, score in enumerate(scores)}
     assert [by_id[name] for name, _ in got] == pytest.approx([score for _, score in got])
+
+
+def test_a_relaxed_query_has_scores_and_no_distances(run):
+    assert all("distance" not in hit for hit in hits(run, "item 21", "--relaxed"))
+    for options, measure, other in ((["--relaxed"], "score", "distance"), ([], "distance", "score")):
+        printed = done("search", run.folder, "item 21", *options)
+        assert measure in printed and other not in printed
 
 
 def test_a_relaxed_query_keeps_to_conditions(run):
@@ -347,13 +373,24 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
     other.add(["x"], Codes.from_bits(np.zeros((1, BITS))))
     other.save(tmp_path / "other.mbx")
     out = ("--out", tmp_path / "whole.mbx")
-    assert "id 'Nº 30' is in the index already" in refused("merge", *parts, parts[1], *out)
-    assert "part 2 holds codes of model another model" in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    copied = parts[1].with_name("copy.mbx")
+    copied.write_bytes(parts[1].read_bytes())
+    sentence = f"{copied} does not fit {parts[1]}: id 'Nº 30' is in the index already"
+    assert sentence in refused("merge", *parts, copied, *out)
+    sentence = f"{tmp_path / 'other.mbx'} holds codes of model another model, {parts[0]} of model"
+    assert sentence in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    texts = parts[1].with_name("text.mbx")
+    assert f"{texts} is an index of texts, {parts[0]} of images" in refused("merge", parts[0], texts, *out)
     assert "gone.mbx: no such file; expected a multibit index" in refused(
         "merge", parts[0], tmp_path / "gone.mbx", *out
     )
     assert "0.npz: torn or not a multibit index" in refused("merge", tmp_path / "0.npz", *out)
     assert not (tmp_path / "whole.mbx").exists()
+
+
+def test_an_index_of_the_other_side_is_not_searched(run, index):
+    (index / "text.mbx").replace(index / "image.mbx")
+    assert "image.mbx: holds texts, not images" in refused("search", run.folder, "item 1", "--index", index)
 
 
 # Taking out

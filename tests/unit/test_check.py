@@ -145,16 +145,17 @@ def test_real_photographs_have_no_copies_but_those_made_of_them(shared_data, tmp
 
 
 def test_features_that_are_no_numbers_or_say_nothing_are_counted_by_item():
-    texts = (("x", "y"), ("x",), ("x",))
-    data = PairedDataset(("a", "b", "c"), (None,) * 3, texts, np.eye(3, dtype=np.uint8), ("p", "q", "r"))
-    image = np.array([[1, 2], [1e-50, 0], [1e300, 1]])  # beyond float32 on both sides
-    text = np.array([[1, 2], [np.nan, np.inf], [0, 0], [1e-20, 1e19]], np.float32)
+    texts = (("x", "y"), ("x",), ("x",), ("x",), ("x",))
+    data = PairedDataset(tuple("abcde"), (None,) * 5, texts, np.eye(5, dtype=np.uint8), tuple("pqrst"))
+    image = np.array([[1, 2], [1e-50, 0], [1e300, 1], [0, 0], [np.inf, 1e300]])  # beyond float32 on both sides
+    text = np.array([[1, 2], [np.nan, np.inf], [0, 0], [1e-20, 1e19], [1, 1], [1, 1]], np.float32)
     recipe = Recipe(EncoderRecipe("x", "", 2, "x"), EncoderRecipe("x", "", 2, "x"))
-    store = FeatureStore(data, image, text, np.array([0, 2, 3, 4]), recipe)
+    store = FeatureStore(data, image, text, np.array([0, 2, 3, 4, 5, 6]), recipe)
     found = rows(check_dataset(data, features=store).problems)
     assert {what: cells[:2] for what, cells in found.items() if "features" in what} == {
-        "items with image features that are not finite": ("1", "c"),
-        "items with image features of zeros": ("1", "b"),
+        "items with image features that are not finite": ("1", "e"),
+        "items with image features that float32 does not hold": ("2", "b"),
+        "items with image features of zeros": ("1", "d"),
         "items with text features that are not finite": ("1", "a"),
         "items with text features of zeros": ("1", "b"),
     }

@@ -200,6 +200,37 @@ def test_any_texts_are_kept_as_ids_and_payloads(names, data):
     assert listed(filed) == [{names[row]: names[row]} for row in rows]
 
 
+# Conditions
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("1", 1), ("1.0", 1.0), ("2", "2"), ('"2"', "2"), ("true", True), ("null", None), ('["x"]', ["x"])],
+)
+def test_a_typed_condition_is_read_as_what_the_payloads_hold(typed, value):
+    held = [{"x": 2}, {"x": 1}, {"x": ["2", "a b"]}, {"x": True}, {"x": None}, {"x": ["x"]}, {}]
+    column = PayloadColumn.of(held, IdColumn(range(len(held))))
+    read = column.read_conditions({"x": typed})["x"]
+    assert read == value and type(read) is type(value)
+    assert column.matching({"x": read}).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ({"x": "3"}, "no item has x=3"),
+        ({"x": "true"}, "no item has x=true"),
+        ({"y": "1"}, "no item has a field 'y'; the fields are x"),
+    ],
+)
+def test_a_condition_on_what_nobody_has_is_refused(condition, sentence):
+    column = PayloadColumn.of([{"x": 1}, {}], IdColumn(range(2)))
+    with pytest.raises(DataError, match=sentence):
+        column.read_conditions(condition)
+    with pytest.raises(DataError, match="the fields are none"):
+        PayloadColumn(2).read_conditions(condition)
+
+
 # What is refused, and changes nothing
 
 NOT_ALIKE = "all ids of an index must be strings, or all must be integers"

@@ -107,6 +107,27 @@ def test_another_ending_is_refused(tmp_path, name):
         write_arrays_npz({}, tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("item", "label", "sentence"),
+    [
+        ((" a", None, ("x",)), "l", "1 items .* which the .mat trio does not keep: ' a'. Mend"),
+        (("a", None, ("x", "y ")), "l", "1 items .*: 'a'. Mend"),
+        (("a", None, ("", "only second")), "l", "1 items .*an empty text beside others.*: 'a'. Mend"),
+        (("a", Path("/p/a.jpg "), ("x",)), "l", "1 items .*: 'a'. Mend"),
+        (("a", None, ("x",)), "l ", "1 label names .*: 'l '. Mend"),
+        (("a", None, ("x",)), "", "1 label names .*: ''. Mend"),
+    ],
+)
+def test_what_a_trio_would_lose_is_refused_before_anything_is_written(tmp_path, item, label, sentence):
+    name, image, texts = item
+    data = PairedDataset((name, "b"), (image, None), (texts, ("",)), [[1], [1]], (label,))
+    with pytest.raises(DataError, match=sentence):
+        write_dataset(data, tmp_path / "trio")
+    assert not list(tmp_path.iterdir())
+    write_dataset(data, tmp_path / "items.npz")
+    assert content(read_dataset_npz(tmp_path / "items.npz")) == content(data)
+
+
 def test_a_trio_never_goes_over_what_is_there(tmp_path):
     (tmp_path / "trio").mkdir()
     with pytest.raises(DataError, match="exists already"):

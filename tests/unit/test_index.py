@@ -390,13 +390,36 @@ def test_merged_parts_are_what_was_built_at_once():
     ("parts", "error", "sentence"),
     [
         ([], DataError, "nothing to merge: give at least one index"),
-        ([filled(), filled()], DataError, "id 'item 0' is in the index already"),
+        ([filled(), filled()], DataError, "part 2 does not fit part 1: id 'item 0' is in the index already"),
+        ([Index(), filled(""), filled("")], DataError, "part 3 does not fit part 2: id 'item 0' is in the index"),
+        (
+            [Index(), Index(modality="image"), Index(modality="text")],
+            MismatchError,
+            "part 3 is an index of texts, part 2 of images",
+        ),
         ([filled(), filled("model b")], MismatchError, "part 2 holds codes of model model b, part 1 of model model a"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(parts, error, sentence):
     with pytest.raises(error, match=sentence):
         Index.merge(parts)
+
+
+def test_an_unknown_modality_fits_any_and_the_known_one_is_kept(tmp_path):
+    part = Index("model a", modality="image")
+    part.add(["x"], codes([0]))
+    merged = Index.merge([filled(), part])
+    merged.save(tmp_path / "whole.mbx")
+    assert merged.modality == Index.load(tmp_path / "whole.mbx").modality == "image" and len(merged) == 13
+
+
+def test_an_index_file_without_a_modality_is_read(tmp_path):
+    filled().save(tmp_path / "a.mbx")
+    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
+    before = {key: value for key, value in header.items() if key != "modality"}
+    write_arrays(tmp_path / "a.mbx", arrays, before, kind="index", version=1)
+    assert content(Index.load(tmp_path / "a.mbx")) == content(filled())
+    assert Index.load(tmp_path / "a.mbx").modality == ""
 
 
 def test_merging_changes_no_part():

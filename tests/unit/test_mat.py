@@ -231,7 +231,7 @@ def test_a_missing_key_is_named_with_what_is_there_and_the_remedy(tmp_path):
     [
         ({"label": {"category": np.zeros((4, 2))}}, "3 pictures, 3 texts, labels of shape (4, 2)"),
         ({"label": {"category": LABELS * 2}}, "labels: every value must be 0 or 1"),
-        ({"label": {"category": np.array(["x", "y", "z"])}}, "need a matrix of numbers"),
+        ({"label": {"category": np.array(["x", "y", "z"])}}, "label.mat: category: need a matrix of numbers"),
         ({"caption": {"caption": np.array(["a", "b"])}}, "3 pictures, 2 texts"),
         ({"caption": {"YAll": np.zeros((3, 5))}}, "Import features with the kind mat-features"),
     ],
@@ -358,6 +358,27 @@ def test_other_keys_are_mapped(tmp_path):
         ({"XAll": np.ones((3, 2, 2)), "YAll": np.ones((3, 2)), "LAll": np.eye(3)}, "features must be matrices"),
         ({"XAll": np.ones((3, 2)), "YAll": np.ones((3, 2)), "LAll": np.eye(3) * 2}, "every value must be 0 or 1"),
         ({"XAll": np.ones((3, 2)), "LAll": np.eye(3)}, "no text or YAll or TAll"),
+        (
+            {"XAll": np.array([[1, 2], [3, 1e300]]), "YAll": np.ones((2, 3)), "LAll": np.eye(2)},
+            "f.mat: XAll: row 1, column 1 is 1e+300, which float32 does not hold",
+        ),
+        (
+            {"XAll": np.ones((2, 2)), "YAll": np.array([[1, np.nan, 2], [1, 1, 1]]), "LAll": np.eye(2)},
+            "f.mat: YAll: row 0, column 1 is nan; every value must be finite",
+        ),
+        (
+            {"XAll": np.array([[1, 2, 3], [1, 2, np.inf]]), "YAll": np.ones((3, 4)), "LAll": np.eye(3)},
+            "f.mat: XAll (transposed): row 2, column 1 is inf; every value must be finite",
+        ),
+        (
+            {"XAll": np.ones((0, 12)), "YAll": np.ones((0, 3)), "LAll": np.ones((0, 2))},
+            "f.mat: XAll: is an empty matrix of shape (0, 12)",
+        ),
+        (
+            {"XAll": np.array([["a", "b"]], object), "YAll": np.ones((2, 3)), "LAll": np.eye(2)},
+            "f.mat: XAll: need a matrix of numbers where there is object of shape (1, 2). Name another key with --map "
+            "image=KEY.",
+        ),
     ],
 )
 def test_features_that_do_not_fit_are_refused(tmp_path, arrays, sentence):

@@ -147,6 +147,13 @@ def test_the_letters_of_title_distance_and_labels_are_drawn(tmp_path):
     assert not np.array_equal(plain, drawn(tmp_path, search({16: [farther]}, title="")))
 
 
+def test_a_relaxed_hit_shows_its_score(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("multibit.report.sheet._write", lambda _, __, text, *___, **____: written.append(text))
+    drawn(tmp_path, search({16: [Hit(1, "id 1", 3.14159, 16, {}), Hit(2, "id 2", 3, 16, {})]}))
+    assert "score 3.14" in written and "distance 3" in written
+
+
 def test_a_sheet_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     contact_sheet([search({16: [hit(1)]})], tmp_path / "sheet.png")
     before = (tmp_path / "sheet.png").read_bytes()

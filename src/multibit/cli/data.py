@@ -69,6 +69,9 @@ def import_(
         list[str] | None, typer.Option(help="OLD=NEW beginning of the picture paths in .mat files; may be repeated.")
     ] = None,
     label_names: LabelNamesOption = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Between several labels or texts of one CSV cell; | when omitted.")
+    ] = None,
 ) -> None:
     """Read data as people have it into a manifest, or into any other file of data.
 
@@ -92,6 +95,7 @@ def import_(
         "columns" if kind is Kind.manifest else "names": pairs(names, "--map") or None,
         "root": pairs(root, "--root") or None,
         "label_names": lines(label_names),
+        "separator": separator,
     }
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", DataNote)

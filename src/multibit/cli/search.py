@@ -18,7 +18,7 @@ from multibit.cli.options import (
     pairs,
     stdout,
 )
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, MismatchError
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -67,7 +67,7 @@ def index(
                 with Index.editing(path) as built:
                     loaded.index_items(built, store, modality.value, rows)
             else:
-                built = Index(loaded.record["model"], engine.value)
+                built = Index(loaded.record["model"], engine.value, modality.value)
                 loaded.index_items(built, store, modality.value, rows)
                 built.save(path)
         console.print(f"Wrote {path}: {len(built):,} items", soft_wrap=True)
@@ -82,7 +82,7 @@ def merge(
     from multibit.search import Index
 
     require_writable(out)
-    merged = Index.merge([Index.load(part) for part in parts])
+    merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
     merged.save(out)
     stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
 
@@ -136,30 +136,22 @@ def search(
     loaded = Run.load(run)
     picture = Path(query) if _is_picture(query, kind) else None
     searched = modality.value if modality else ("text" if picture else "image")
-    found = _open_index(loaded, (index or run / "index") / f"{searched}.mbx")
+    found = _open_index(loaded, index or run / "index", searched)
     values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
-    conditions = {field: _number_or_text(value) for field, value in pairs(where, "--where").items()} or None
+    conditions = found.payloads.read_conditions(pairs(where, "--where")) or None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
         result = found.search(Codes.from_signs(values), k, bits, max_distance=max_distance, where=conditions)
-    hits = result.hits()
+    hits, measure = result.hits(), "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
-            row = {"rank": hit.rank, "id": hit.id, "distance": hit.distance, "bits": hit.bits, **hit.payload}
+            row = {"rank": hit.rank, "id": hit.id, measure: hit.distance, "bits": hit.bits, **hit.payload}
             typer.echo(json.dumps(row, ensure_ascii=False))
     else:
-        stdout().print(_hits_table(hits, searched, result.bits))
+        stdout().print(_hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
         _draw(sheet, query, picture, searched, result.bits, hits)
-
-
-def _number_or_text(value: str) -> Any:
-    """A value as JSON has it where it is a number, true, false, null or a quoted text; else the text itself."""
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 def _is_picture(query: str, kind: QueryKind | None) -> bool:
@@ -175,20 +167,23 @@ def _is_picture(query: str, kind: QueryKind | None) -> bool:
         return False
 
 
-def _open_index(run: Run, path: Path) -> Index:
+def _open_index(run: Run, folder: Path, modality: str) -> Index:
     from multibit.search import Index
 
+    path = folder / f"{modality}.mbx"
     if not path.exists():
         raise DataError(f"{path}: no index there. Build one with: multibit index {run.folder}")
     found = Index.load(path)
     found.require_model(run.model.fingerprint())
+    if found.modality not in ("", modality):
+        raise MismatchError(f"{path}: holds {found.modality}s, not {modality}s. Give the file its own name back.")
     return found
 
 
-def _hits_table(hits: list[Hit], searched: str, bits: int) -> Any:
+def _hits_table(hits: list[Hit], searched: str, bits: int, measure: str) -> Any:
     from multibit.report import hits_table
 
-    return hits_table(hits, searched, bits).rich()
+    return hits_table(hits, searched, bits, measure).rich()
 
 
 def _draw(sheet: Path, query: str, picture: Path | None, searched: str, bits: int, hits: list[Hit]) -> None:

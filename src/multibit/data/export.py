@@ -37,7 +37,7 @@ def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
     """Write a data set, the kind of file by its ending: .csv, .jsonl, .parquet, .npz, or a folder for the `.mat` trio.
 
     Raises:
-        DataError: another ending, or a folder that exists.
+        DataError: another ending, a folder that exists, or as `write_mat_trio`.
     """
     path = Path(path)
     check_target(path)
@@ -61,7 +61,12 @@ def write_mat_trio(dataset: PairedDataset, folder: Path) -> None:
 
     Keys: `index` (N,) padded paths, `caption` (1, N) cells of padded texts, `category` (N, C); and `ids`,
     `label_names`.
+
+    Raises:
+        DataError: an id, picture path, text or label name with blanks at its ends, which readers take for padding; an
+            empty text beside others, which they leave out; an empty label name. Names them.
     """
+    _require_kept(dataset, folder)
     paths = [" " if image is None else str(image.absolute()) for image in dataset.images]  # "" would lose its row
     captions = np.empty((1, len(dataset)), object)
     for row, texts in enumerate(dataset.texts):
@@ -75,6 +80,29 @@ def write_mat_trio(dataset: PairedDataset, folder: Path) -> None:
         temporary.mkdir()
         for name, arrays in files.items():
             scipy.io.savemat(temporary / f"{name}.mat", arrays, do_compression=True)
+
+
+def _require_kept(dataset: PairedDataset, folder: Path) -> None:
+    lost = [
+        repr(name)
+        for name, image, texts in zip(dataset.ids, dataset.images, dataset.texts, strict=True)
+        if _has_padding(name, str(image or ""), *texts) or (len(texts) > 1 and "" in texts)
+    ]
+    names = [repr(name) for name in dataset.label_names if not name or _has_padding(name)]
+    for found, what in (
+        (lost, "items with blanks at the ends of the id, path or a text, or with an empty text beside others"),
+        (names, "label names with blanks at the ends, or empty"),
+    ):
+        if found:
+            raise DataError(
+                f"{folder}: {len(found):,} {what}, which the .mat trio does not keep: {', '.join(found[:5])}"
+                f"{', ...' if len(found) > 5 else ''}. Mend them, or write .csv, .jsonl, .parquet or .npz."
+            )
+
+
+def _has_padding(*texts: str) -> bool:
+    """Whether reading the trio would change one of these, as `sources.mat` takes padding away."""
+    return any(text != text.strip(" \0") for text in texts)
 
 
 def read_dataset_npz(source: Path | str) -> PairedDataset:

@@ -223,27 +223,27 @@ def _alike(looks: Mapping[int, Look], same: Sequence[Sequence[int]]) -> list[lis
 
 
 def _faults_of(store: FeatureStore, block: int = 16_384) -> Iterator[tuple[str, Sequence[str], str]]:
-    """Items whose features are no numbers, or say nothing; some rows at a time are looked at."""
+    """Items whose features are no numbers, do not fit the network, or say nothing; looked at in blocks of rows."""
     owners = {"image": np.arange(len(store)), "text": np.repeat(np.arange(len(store)), np.diff(store.offsets))}
     for modality, owner in owners.items():
-        array, broken, empty = getattr(store, modality), set(), set()
+        array = getattr(store, modality)
+        broken, lost, empty = set(), set(), set()
         for start in range(0, len(array), block):
-            with np.errstate(over="ignore", under="ignore"):
-                part = np.asarray(array[start : start + block], np.float32)  # as the network takes them
+            part = np.asarray(array[start : start + block])
             items = owner[start : start + block]
-            broken.update(items[~np.isfinite(part).all(axis=1)].tolist())
-            empty.update(items[(part == 0).all(axis=1)].tolist())
-        ids = store.dataset.ids
-        yield (
-            f"items with {modality} features that are not finite",
-            [ids[row] for row in sorted(broken)],
-            "`multibit train` and `encode` refuse them",
-        )
-        yield (
-            f"items with {modality} features of zeros",
-            [ids[row] for row in sorted(empty)],
-            "they have no direction, so all of them get the same code",
-        )
+            with np.errstate(over="ignore", under="ignore"):
+                single = part.astype(np.float32, copy=False)  # as the network takes them
+            finite, zero = np.isfinite(part).all(axis=1), (part == 0).all(axis=1)
+            held = np.isfinite(single).all(axis=1) & (zero | (single != 0).any(axis=1))
+            broken.update(items[~finite].tolist())
+            lost.update(items[finite & ~held].tolist())
+            empty.update(items[zero].tolist())
+        for what, rows, remedy in (
+            ("that are not finite", broken, "`multibit train` and `encode` refuse them"),
+            ("that float32 does not hold", lost, "`multibit train` and `encode` refuse them: scale the features"),
+            ("of zeros", empty, "they have no direction, so all of them get the same code"),
+        ):
+            yield f"items with {modality} features {what}", [store.dataset.ids[row] for row in sorted(rows)], remedy
 
 
 def _roles_table(data: PairedDataset, roles: Mapping[str, NDArray[np.int64]], alike: Sequence[Sequence[int]]) -> Table:

@@ -38,7 +38,8 @@ class Search:
 def contact_sheet(searches: Sequence[Search], path: Path) -> None:
     """Draw the searches below each other and write a PNG.
 
-    Every hit shows its distance and labels; a green frame marks a hit that shares a label with the query.
+    Every hit shows its labels and distance, or the score of a relaxed query; a green frame marks a hit that shares a
+    label with the query.
     """
     columns = max((len(hits) for search in searches for hits in search.rows.values()), default=0) + 1
     heights = [LINE * 2 + CELL_HEIGHT * len(search.rows) + PAD for search in searches]
@@ -76,7 +77,8 @@ def _draw_hit(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, hit
     else:
         _write(draw, (x + PAD, y + PAD), str(hit.payload.get("text") or hit.id), THUMB, lines=THUMB // LINE)
     caption = y + PAD + THUMB + 4
-    found = f"distance {hit.distance}"
+    relaxed = isinstance(hit.distance, float)  # then it is the inner product
+    found = f"score {hit.distance:.2f}" if relaxed else f"distance {hit.distance}"
     if "relevance" in hit.payload:  # a graded one leaves room for letters only
         found = f"{hit.rank}: d {hit.distance}, r {hit.payload['relevance']:.2f}"
     _write(draw, (x + PAD, caption), found, THUMB, lines=1)

@@ -209,8 +209,13 @@ def variants_tables() -> list[Table]:
     ]
 
 
-def hits_table(hits: Sequence[Hit], searched: str, bits: int) -> Table:
-    """Hits of one search, best first; `searched` is the modality of the hits, "image" or "text"."""
+def hits_table(hits: Sequence[Hit], searched: str, bits: int, measure: str = "distance") -> Table:
+    """Hits of one search, best first.
+
+    Args:
+        hits: with payloads. searched: modality of the hits, "image" or "text". bits: length searched at.
+        measure: what their `distance` is: "distance", or the "score" of a relaxed query.
+    """
     rows = tuple(
         (
             str(hit.rank),
@@ -221,7 +226,7 @@ def hits_table(hits: Sequence[Hit], searched: str, bits: int) -> Table:
         )
         for hit in hits
     )
-    header = ("rank", "distance", "id", "labels", searched)
+    header = ("rank", measure, "id", "labels", searched)
     return Table(f"{len(hits)} nearest {searched}s at {bits} bits", header, rows)
 
 

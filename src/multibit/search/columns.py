@@ -228,6 +228,31 @@ class PayloadColumn:
         """(count,) which rows have these values: equal, or for a list in the payload, containing them."""
         return np.fromiter((_matches(self[row], where) for row in range(self.count)), np.bool_, self.count)
 
+    def read_conditions(self, typed: Mapping[str, str]) -> dict[str, Any]:
+        """Conditions as people type them -> values for `matching`, each read as what the payloads hold.
+
+        A text that some payload has counts before what it is in JSON: 1 is the label "1" where there is one, else the
+        number.
+
+        Raises:
+            DataError: no payload has such a field, or such a value of it.
+
+        Example:
+            >>> column = PayloadColumn.of([{"labels": ["1", "dog"], "year": 2001}], IdColumn.of(["a"]))
+            >>> column.read_conditions({"labels": "1", "year": "2001"})
+            {'labels': '1', 'year': 2001}
+        """
+        return {field: self._read_condition(field, text) for field, text in typed.items()}
+
+    def _read_condition(self, field: str, text: str) -> Any:
+        for reading in (text, *_as_json(text)):
+            if any(_holds(self[row].get(field, _MISSING), reading) for row in range(self.count)):
+                return reading
+        fields = sorted({name for row in range(self.count) for name in self[row]})
+        if field not in fields:
+            raise DataError(f"no item has a field {field!r}; the fields are {', '.join(fields) or 'none'}.")
+        raise DataError(f"no item has {field}={text}. Check the spelling; upper and lower case differ.")
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays for a file."""
         return {} if self.texts is None else text_arrays(self.texts, "payloads")
@@ -262,8 +287,21 @@ def _has_text_keys(value: Any) -> bool:
 
 
 def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    for field, wanted in where.items():
-        value = payload.get(field, _MISSING)
-        if value != wanted and not (isinstance(value, list) and wanted in value):
-            return False
-    return True
+    return all(_holds(payload.get(field, _MISSING), wanted) for field, wanted in where.items())
+
+
+def _holds(value: Any, wanted: Any) -> bool:
+    """Whether a value of a payload is the wanted one, or a list that contains it; true is not 1."""
+    return _same(value, wanted) or (isinstance(value, list) and any(_same(each, wanted) for each in value))
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def _as_json(text: str) -> list[Any]:
+    """What a text is as JSON, if it is that: a number, true, false, null, or a quoted text."""
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        return []

@@ -86,6 +86,7 @@ class Index:
     Attributes:
         ids: unique, in row order. payloads: a JSON object per item. codes: of the items, None while empty.
         model: fingerprint of the model that made the codes, "" when unknown. engine_name: one of `ENGINES`.
+        modality: "image" or "text", what the codes are of; "" when unknown, as in files of before.
 
     Example:
         >>> index = Index()
@@ -95,8 +96,9 @@ class Index:
         ([['a', 'b']], array([[1, 2]], dtype=uint16))
     """
 
-    def __init__(self, model: str = "", engine: str = "exact") -> None:
+    def __init__(self, model: str = "", engine: str = "exact", modality: str = "") -> None:
         self.model = model
+        self.modality = modality
         self.engine_name = check_engine(engine)
         self.ids = IdColumn(range(0))
         self.payloads = PayloadColumn(0)
@@ -167,21 +169,37 @@ class Index:
         self._replace(self.ids.take(rows), codes, self.payloads.take(rows))
 
     @classmethod
-    def merge(cls, parts: Sequence[Index]) -> Index:
+    def merge(cls, parts: Sequence[Index], names: Sequence[str] | None = None) -> Index:
         """One index of several that were built in parts, in order.
 
+        Args:
+            parts: of one model and one modality; a modality that is unknown fits any. names: of the parts, for people;
+                "part 1", ... when None.
+
         Raises:
-            DataError: no part, an id in two of them, or codes of different lengths. MismatchError: different models.
+            DataError: no part, an id in two of them, or codes of different lengths. MismatchError: different models or
+                modalities.
         """
         if not parts:
             raise DataError("nothing to merge: give at least one index.")
-        merged = cls(parts[0].model, parts[0].engine_name)
-        for number, part in enumerate(parts, start=1):
+        called = names or [f"part {number}" for number in range(1, len(parts) + 1)]
+        known = next((part for part in parts if part.modality), parts[0])
+        merged = cls(parts[0].model, parts[0].engine_name, known.modality)
+        for name, part in zip(called, parts, strict=True):
             if part.model != merged.model:
                 models = part.model or "unknown", merged.model or "unknown"
-                raise MismatchError(f"part {number} holds codes of model {models[0]}, part 1 of model {models[1]}.")
+                raise MismatchError(f"{name} holds codes of model {models[0]}, {called[0]} of model {models[1]}.")
+            if part.modality not in ("", merged.modality):
+                first = called[parts.index(known)]
+                raise MismatchError(f"{name} is an index of {part.modality}s, {first} of {merged.modality}s.")
             if part.codes is not None:
-                merged.ids, merged.payloads = merged.ids.append(part.ids), merged.payloads.append(part.payloads)
+                try:
+                    merged.ids = merged.ids.append(part.ids)
+                except DataError as error:
+                    given = [part.ids[row] for row in range(len(part))]
+                    with_one = (other for other, each in zip(called, parts, strict=True) if any(each.ids.known(given)))
+                    raise DataError(f"{name} does not fit {next(with_one, called[0])}: {error}") from None
+                merged.payloads = merged.payloads.append(part.payloads)
         filled = [part.codes for part in parts if part.codes is not None]
         merged.codes = Codes.concatenate(filled) if filled else None
         return merged
@@ -287,7 +305,7 @@ class Index:
             FormatError: torn, newer, or another kind of file.
         """
         arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION, verify=verify)
-        index = cls(header["model"], header["engine"])
+        index = cls(header["model"], header["engine"], header.get("modality", ""))
         index._replace(
             IdColumn.from_arrays(arrays, header),
             Codes(arrays["words"], header["bits"]),
@@ -318,7 +336,8 @@ class Index:
         id_arrays, id_header = self.ids.to_arrays()
         arrays = {"words": self.codes.words, **id_arrays, **self.payloads.to_arrays()}
         header = {
-            "bits": self.codes.bits, "count": len(self), "model": self.model, "engine": self.engine_name, **id_header,
+            "bits": self.codes.bits, "count": len(self), "model": self.model, "engine": self.engine_name,
+            "modality": self.modality, **id_header,
         }  # fmt: skip
         write_arrays(path, arrays, header, kind=KIND, version=VERSION)
 

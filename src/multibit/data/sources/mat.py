@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
+from multibit.data.features import as_float32
 from multibit.data.sources.common import read_lines
 from multibit.data.sources.mat_files import MatFiles
 from multibit.errors import DataError
@@ -63,7 +63,7 @@ def read_mat(
     pictures = [_strings(each) for each in _rows(files.read("image", PAIR_KEYS["image"]), None)]
     count = len(pictures)
     images = tuple(_moved(strings[0], root or {}) if strings else None for strings in pictures)
-    labels = _matrix(files.read("labels", PAIR_KEYS["labels"]))
+    labels, _ = files.read_matrix("labels", PAIR_KEYS["labels"])
     texts = _texts(files, count)
     if labels.shape[0] != count and labels.shape[1] == count:
         labels = labels.T
@@ -95,7 +95,8 @@ def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = N
         database where the file has a split.
 
     Raises:
-        DataError: unreadable, a key missing, or shapes that do not fit; says what was found.
+        DataError: unreadable, a key missing, shapes that do not fit, or a value that is not finite as float32; says
+            what was found.
         MissingExtraError: a v7.3 file, and h5py is not installed.
     """
     files = MatFiles.open(Path(source), names or {}, (*FEATURE_KEYS, *PART_KEYS))
@@ -154,32 +155,34 @@ def _same_columns(files: MatFiles, parts: dict[str, dict[str, NDArray[Any]]]) ->
 
 def _aligned(files: MatFiles, keys: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]:
     """Image, text and label matrices of one part with a row for each item."""
-    matrices = [_matrix(files.read(name, aliases)) for name, aliases in keys.items()]
+    matrices, places = zip(*(files.read_matrix(name, aliases) for name, aliases in keys.items()), strict=True)
     if any(matrix.ndim != 2 for matrix in matrices):
         raise DataError(f"{files.source}: features must be matrices (items, values); found {files}.")
     common = set(matrices[0].shape).intersection(*(matrix.shape for matrix in matrices[1:]))
     rows = [len(matrices[0])] if all(len(matrix) == len(matrices[0]) for matrix in matrices) else sorted(common)
     if len(rows) != 1:
         raise DataError(f"{files.source}: {', '.join(keys)} share no number of items; found {files}.")
-    oriented = [matrix if len(matrix) == rows[0] else matrix.T for matrix in matrices]
-    image, text = (np.ascontiguousarray(matrix, np.float32) for matrix in oriented[:2])
+    image, text, labels = (
+        (matrix, place) if len(matrix) == rows[0] else (matrix.T, f"{place} (transposed)")
+        for matrix, place in zip(matrices, places, strict=True)
+    )
     try:
-        return dict(zip(keys, (image, text, _multi_hot(oriented[2])), strict=True))
+        multi_hot = _multi_hot(labels[0])
     except DataError as error:
-        raise DataError(f"{files.source}: {error}") from None
+        raise DataError(f"{labels[1]}: {error}") from None
+    return dict(zip(keys, (_features(*image), _features(*text), multi_hot), strict=True))
+
+
+def _features(matrix: NDArray[Any], place: str) -> NDArray[np.float32]:
+    if not matrix.size:
+        raise DataError(f"{place}: is an empty matrix of shape {matrix.shape}; need a row for each item.")
+    return np.ascontiguousarray(as_float32(matrix, place))
 
 
 def _multi_hot(labels: NDArray[Any]) -> NDArray[np.uint8]:
     if labels.dtype.kind not in "biuf" or not np.isin(labels, (0, 1)).all():
         raise DataError("labels: every value must be 0 or 1.")
     return np.ascontiguousarray(labels, np.uint8)
-
-
-def _matrix(value: Any) -> NDArray[Any]:
-    array = np.asarray(value.toarray() if scipy.sparse.issparse(value) else value)
-    if array.ndim < 2 or array.dtype.kind not in "biuf":
-        raise DataError(f"need a matrix of numbers where there is {array.dtype} of shape {array.shape}; use --map.")
-    return array
 
 
 def _texts(files: MatFiles, count: int) -> list[tuple[str, ...]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import scipy.io
+import scipy.sparse
+from numpy.typing import NDArray
 
 from multibit.data.sources.common import note
 from multibit.errors import DataError, MissingExtraError
@@ -55,11 +57,30 @@ class MatFiles:
         Raises:
             DataError: none is there; says what is.
         """
+        return _read(*self._locate(name, aliases))
+
+    def read_matrix(self, name: str, aliases: Sequence[str]) -> tuple[NDArray[Any], str]:
+        """The numbers that go by one of these keys, and which file and key that is, for people.
+
+        Raises:
+            DataError: none is there, or something else than an array of numbers.
+        """
+        path, key = self._locate(name, aliases)
+        value = _read(path, key)
+        array = np.asarray(value.toarray() if scipy.sparse.issparse(value) else value)
+        if array.ndim < 2 or array.dtype.kind not in "biuf":
+            raise DataError(
+                f"{path}: {key}: need a matrix of numbers where there is {array.dtype} of shape {array.shape}. Name "
+                f"another key with --map {name}=KEY."
+            )
+        return array, f"{path}: {key}"
+
+    def _locate(self, name: str, aliases: Sequence[str]) -> tuple[Path, str]:
         found = self._find(name, aliases)
         if found is None:
             wanted = self.names.get(name) or " or ".join(aliases)
             raise DataError(f"{self.source}: no {wanted}; found {self}. Name it with --map {name}=KEY.")
-        return _read(*found)
+        return found
 
     def _find(self, name: str, aliases: Sequence[str]) -> tuple[Path, str] | None:
         keys = (self.names[name],) if name in self.names else aliases

@@ -366,13 +366,18 @@ class Run:
             record,
         )
 
+    @property
+    def features(self) -> Path | None:
+        """Where the features lay that the run was trained on, if it knows."""
+        return Path(self.record["features"]) if self.record["features"] else None
+
     def open_features(self, path: Path | None = None) -> FeatureStore:
         """The features that the run was trained on, or others made by the same recipe.
 
         Raises:
             DataError: no path is known. MismatchError: another recipe.
         """
-        where = path or (Path(self.record["features"]) if self.record["features"] else None)
+        where = path or self.features
         if where is None:
             raise DataError(f"{self.folder}: does not know where its features are; name them.")
         if path is None and not where.exists():

@@ -151,7 +151,7 @@ def line(tmp_path_factory):
             "again": done("features", data, "--out", features, *chosen),
             "train": done("train", features, "--out", run, *SETTINGS, *sizes),
             "evaluate": done("evaluate", run, "--at", 5, "--no-report"),
-            "encode": done("encode", run, "--out", folder / "codes"),
+            "encode": done("encode", run, "--out", folder / "codes.npz"),
             "index": done("index", run),
         }
         yield SimpleNamespace(folder=folder, data=data, features=features, run=run, printed=printed)

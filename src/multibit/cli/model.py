@@ -109,11 +109,11 @@ def encode(
     from multibit.files import require_writable
     from multibit.runs import Run
 
-    out = out if out.suffix else out.with_suffix(".npz")
     if out.suffix not in (".npz", ".mat"):
-        raise ConfigError(f"--out {out}: must end in .npz or .mat.")
-    require_writable(out)
+        raise ConfigError(f"--out {out}: must be a file name that ends in .npz or .mat, such as codes.npz.")
+    require_writable(out, unlike=(features,))
     loaded = Run.load(run)
+    require_writable(out, unlike=(loaded.features,))
     store = loaded.open_features(features)
     save = loaded.save_mat if out.suffix == ".mat" else loaded.save_codes
     save(out, store, bits, engine=engine.value, workers=workers)
@@ -176,16 +176,18 @@ def evaluate(
         _report(runs, store, measured, folder, console)
 
 
-def _check_places(out: Path, *folders: Path | None) -> None:
+def _check_places(out: Path, report: Path | None, field: Path | None) -> None:
     """Refuse what could not be written, before the work."""
-    from multibit.files import require_writable
+    from multibit.report import field as field_files
+    from multibit.report import page, values
 
     if out.suffix != ".json":
         raise ConfigError(f"--out {out}: must end in .json.")
-    require_writable(out)
-    for folder in folders:
-        if folder is not None:
-            require_writable(folder, folder=True)
+    values.check_target(out)
+    if report is not None:
+        page.check_target(report)
+    if field is not None:
+        field_files.check_target(field)
 
 
 def _report(

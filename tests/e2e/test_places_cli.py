@@ -1,4 +1,4 @@
-"""Places for what is written: never an input, refused before the work, and through links."""
+"""What is refused before the work: outputs in the place of inputs, where nothing can be written, without effect."""
 
 from __future__ import annotations
 
@@ -121,3 +121,25 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(made, tmp_path):
     assert os.readlink(tmp_path / "link.npz") == "codes/kept.npz"
     assert len(np.load(tmp_path / "codes" / "kept.npz")["ids"]) == 60
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["codes", "kept.npz", "link.npz"]
+
+
+# ---- options without effect ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("index run --update --engine exact", "--engine: no effect with --update: the index keeps its engine"),
+        ("index run --remove 1 --engine lists", "--engine: no effect with --remove, which only takes items out"),
+        ("index run --remove 1 --items all", "--items: no effect with --remove"),
+        ("encode run --workers 2", "--workers: no effect without --engine ray"),
+        ("encode run --engine local --workers 8", "--workers: no effect without --engine ray"),
+        ("label it.csv --vocabulary v --count 9", "--count: no effect with --vocabulary, which names the labels"),
+        ("label it.csv --vocabulary v --min-share 0 --max-share 1", "--min-share, --max-share: no effect with"),
+    ],
+)
+def test_an_option_without_effect_is_refused(command, said, here):
+    (here / "v").write_text("word\n")
+    out = [] if command.startswith("index") else ["--out", here / ("new.npz")]
+    assert said in refused(*command.split(), *out)
+    assert not (here / "new.npz").exists()

@@ -26,6 +26,7 @@ from multibit.cli.options import (
     lines,
     pairs,
     read_config,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError
@@ -113,6 +114,7 @@ def import_(
 
 
 def label(
+    ctx: typer.Context,
     data: Annotated[Path, typer.Argument(help="A manifest or an .npz data set.")],
     out: Annotated[Path, typer.Option(help="As of import: .csv, .jsonl, .parquet, .npz or a folder.")],
     vocabulary: Annotated[
@@ -139,6 +141,8 @@ def label(
     from multibit.files import require_writable
     from multibit.report.inventory import open_data
 
+    if vocabulary is not None:
+        refuse_unused(ctx, "with --vocabulary, which names the labels", "min_share", "max_share", "count")
     check_target(out)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
     dataset, _ = open_data(data, images=images, columns=pairs(column, "--column"))

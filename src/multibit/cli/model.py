@@ -21,6 +21,7 @@ from multibit.cli.options import (
     SetOption,
     VariantOption,
     read_config,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError, DataError
@@ -94,6 +95,7 @@ def train(
 
 
 def encode(
+    ctx: typer.Context,
     run: RunArgument,
     features: OptionalFeatures = None,
     out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
@@ -109,6 +111,8 @@ def encode(
     from multibit.files import require_writable
     from multibit.runs import Run
 
+    if engine is Cluster.local:
+        refuse_unused(ctx, "without --engine ray", "workers")
     if out.suffix not in (".npz", ".mat"):
         raise ConfigError(f"--out {out}: must be a file name that ends in .npz or .mat, such as codes.npz.")
     require_writable(out, unlike=(features,))

@@ -16,6 +16,7 @@ from multibit.cli.options import (
     QueryKind,
     RunArgument,
     pairs,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError, DataError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 def index(
+    ctx: typer.Context,
     run: RunArgument,
     features: OptionalFeatures = None,
     items: Annotated[Items, typer.Option(help="All items, or only the database of the run's split.")] = Items.all,
@@ -50,6 +52,10 @@ def index(
 
     if remove and (update or features):
         raise ConfigError("--remove only takes items out: give it without --update and without features.")
+    if remove:
+        refuse_unused(ctx, "with --remove, which only takes items out", "items", "engine")
+    if update:
+        refuse_unused(ctx, "with --update: the index keeps its engine", "engine")
     loaded = Run.load(run)
     folder = out or run / "index"
     paths = {modality: folder / f"{modality.value}.mbx" for modality in Modality}

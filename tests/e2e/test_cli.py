@@ -268,6 +268,16 @@ def test_the_hits_can_be_drawn(line, tmp_path):
         assert picture.width > 1000 and len(picture.convert("RGB").getcolors(1 << 20)) > 100
 
 
+def test_json_lines_stay_alone_on_standard_output(line, tmp_path):
+    result = cli("search", line.run, "rot", "--json", "--sheet", tmp_path / "s.png", "-k", 2)
+    assert [json.loads(each)["rank"] for each in result.out.splitlines()] == [1, 2]
+    assert f"Wrote {tmp_path / 's.png'}" in result.err
+
+
+def test_a_sheet_ends_in_png(line):
+    assert "--sheet run.json: must end in .png" in cli("search", line.run, "rot", "--sheet", "run.json").err
+
+
 def test_an_index_can_hold_the_database_only(line, tmp_path):
     done("index", line.run, "--items", "database", "--out", tmp_path / "index")
     run, store = Run.load(line.run), FeatureStore.open(line.features)

@@ -143,3 +143,15 @@ def test_an_option_without_effect_is_refused(command, said, here):
     out = [] if command.startswith("index") else ["--out", here / ("new.npz")]
     assert said in refused(*command.split(), *out)
     assert not (here / "new.npz").exists()
+
+
+@pytest.mark.parametrize("ending", ["npz", "mat"])
+def test_a_length_that_the_codes_do_not_have_is_refused_before_they_are_made(ending, here):
+    said = refused("encode", "run", "--bits", 500, "--out", f"new.{ending}")
+    assert "asked for a prefix of 500 bits, these codes have 1 to 16" in said
+
+
+@pytest.mark.parametrize("name", [".npz", "codes", "folder/"])
+def test_a_name_without_ending_is_refused(name, here):
+    (here / "folder").mkdir()
+    assert "must be a file name that ends in .npz or .mat, such as codes.npz" in refused("encode", "run", "--out", name)

@@ -157,7 +157,7 @@ def evaluate(
     _check_places(target, None if no_report else folder, save_dir)
     runs = [loaded, *(Run.load(path) for path in against or ())]
     for other in runs[1:]:
-        loaded.require_same_split(other)
+        loaded.require_comparable(other)
     store = loaded.open_features(features)
     measured = [each.evaluate(store, at=at) for each in runs]  # run -> protocol -> evaluation
     tables = [accuracy_table(evaluation) for evaluation in measured[0]]

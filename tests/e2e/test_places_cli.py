@@ -155,3 +155,7 @@ def test_a_length_that_the_codes_do_not_have_is_refused_before_they_are_made(end
 def test_a_name_without_ending_is_refused(name, here):
     (here / "folder").mkdir()
     assert "must be a file name that ends in .npz or .mat, such as codes.npz" in refused("encode", "run", "--out", name)
+
+
+def test_a_folder_in_place_of_an_index_is_named(here):
+    assert "run: is a folder; expected the file of a multibit index" in refused("export", "run", "--out", "c.npy")

@@ -136,6 +136,13 @@ def test_codes_made_on_ray_are_those_made_here(ray, folder):
     assert all(np.array_equal(made[0][key], made[1][key]) for key in ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l"))
 
 
+def test_queries_and_database_are_one_piece_of_work_for_ray(folder, monkeypatch):
+    starts = []
+    monkeypatch.setattr("multibit.runs.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts))
+    Run.load(folder / "run").save_mat(folder / "once.mat", FeatureStore.open(folder / "features"), engine="ray")
+    assert len(starts) == 1
+
+
 def test_codes_of_no_rows_are_none(folder):
     store = FeatureStore.open(folder / "features")
     assert len(encode_store(Run.load(folder / "run").model, store, np.zeros(0, np.int64))) == 0

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,7 +37,10 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it becomes `path`, on any failure it is removed.
 
     A reader sees the old file or the new one, never a mixture. Works for a file and for a folder (a folder may
-    only take a name that is free).
+    only take a name that is free). A link stays: what it leads to is replaced.
+
+    Raises:
+        OSError: the disk refuses; names `path`, not the temporary file.
 
     Example:
         >>> import tempfile
@@ -47,32 +50,46 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)) / path.name
+    target, prefix = _behind_link(path), f".{path.name}."
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield temporary
-        for file in [temporary, *temporary.rglob("*")]:
-            if file.is_file():
-                _flush(file)
-        temporary.replace(path)
-        _flush(path.parent)
-    finally:
-        shutil.rmtree(temporary.parent, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent)) / path.name
+        try:
+            yield temporary
+            for file in [temporary, *temporary.rglob("*")]:
+                if file.is_file():
+                    _flush(file)
+            temporary.replace(target)
+            _flush(target.parent)
+        finally:
+            shutil.rmtree(temporary.parent, ignore_errors=True)
+    except OSError as error:
+        if prefix not in str(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def require_writable(path: Path, *, folder: bool = False) -> None:
+def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path | None] = ()) -> None:
     """Refuse a place where nothing can be written, before the work that ends there; nothing is left behind.
 
     Args:
         path: to be written or replaced; it and folders above it need not exist. folder: it is one, not a file.
+        unlike: what the work reads or writes elsewhere, as far as it is given: `path` must be none of these.
 
     Raises:
-        DataError: a file is where a folder must be, or the reverse, or the disk refuses.
+        DataError: a file is where a folder must be, or the reverse, or the disk refuses; `path` is one of `unlike`, or
+            below a link that leads nowhere.
     """
+    for other in unlike:
+        if other is not None and os.path.realpath(other) == os.path.realpath(path):
+            raise DataError(f"{path}: is the source itself, which would be replaced. Choose another name.")
+    for each in (path, *path.parents):
+        if each.is_symlink() and not each.exists():
+            raise DataError(f"{each}: is a link that leads nowhere. Remove it or choose another place.")
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
         raise DataError(f"{path}: is a {found}, but a {wanted} is to be written there. Choose another name.")
-    place = path if folder else path.parent
+    place = path if folder else _behind_link(path).parent
     while not place.exists():
         place = place.parent
     try:
@@ -84,6 +101,11 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         raise DataError(
             f"{path}: cannot be written in {place.resolve()} ({error.strerror}). Choose another place."
         ) from None
+
+
+def _behind_link(path: Path) -> Path:
+    """Where a link leads; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _flush(path: Path) -> None:
@@ -162,6 +184,8 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
     Raises:
         FormatError: the file is missing, torn, changed, of another kind, or from a newer version.
     """
+    if path.is_dir():
+        raise FormatError(f"{path}: is a folder; expected the file of a multibit {kind}.")
     if not path.is_file():
         raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
     with path.open("rb") as file:  # opened once: a writer may put a new file in its place meanwhile

@@ -376,13 +376,18 @@ class Run:
             record,
         )
 
+    @property
+    def features(self) -> Path | None:
+        """Where the features lay that the run was trained on, if it knows."""
+        return Path(self.record["features"]) if self.record["features"] else None
+
     def open_features(self, path: Path | None = None) -> FeatureStore:
         """The features that the run was trained on, or others made by the same recipe.
 
         Raises:
             DataError: no path is known. MismatchError: another recipe.
         """
-        where = path or (Path(self.record["features"]) if self.record["features"] else None)
+        where = path or self.features
         if where is None:
             raise DataError(f"{self.folder}: does not know where its features are; name them.")
         if path is None and not where.exists():
@@ -412,8 +417,8 @@ class Run:
 
         `engine` and `workers`: as of `encode_store`.
         """
+        length = self._check_length(bits)
         coded = encode_store(self.model, store, engine=engine, workers=workers)
-        length = coded.image.check_length(bits)
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(
                 file,
@@ -432,11 +437,15 @@ class Run:
         `engine` and `workers`: as of `encode_store`.
         """
         self.require_own(store)
-        query, database = (
-            encode_store(self.model, store, rows, engine=engine, workers=workers)
-            for rows in (self.split.query, self.split.database)
-        )
+        self._check_length(bits)
+        rows = np.concatenate([self.split.query, self.split.database])
+        coded = encode_store(self.model, store, rows, engine=engine, workers=workers)
+        query, database = map(coded.take, np.split(np.arange(len(rows)), [len(self.split.query)]))
         save_mat(path, (query.image, query.text, query.labels), (database.image, database.text, database.labels), bits)
+
+    def _check_length(self, bits: int | None) -> int:
+        """`Codes.check_length` before there are codes."""
+        return Codes.from_bits(np.zeros((0, self.model.bits), bool)).check_length(bits)
 
     def require_own(self, store: FeatureStore) -> None:
         """Refuse features that the split of the run does not belong to.
@@ -460,6 +469,20 @@ class Run:
         """
         if other.split.fingerprint() != self.split.fingerprint():
             raise MismatchError(f"{other.folder} and {self.folder} have different splits: they cannot be compared.")
+
+    def require_comparable(self, other: Run) -> None:
+        """Refuse to compare runs whose queries or code lengths differ.
+
+        Raises:
+            MismatchError: the splits or the lengths differ.
+        """
+        self.require_same_split(other)
+        if other.config.lengths != self.config.lengths:
+            lengths = ["/".join(map(str, each.config.lengths)) for each in (other, self)]
+            raise MismatchError(
+                f"{other.folder} has codes of {lengths[0]} bits, {self.folder} of {lengths[1]} bits: they cannot be "
+                "compared. Train both with the same lengths."
+            )
 
     def index_items(
         self, index: Index, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None

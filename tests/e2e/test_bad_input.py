@@ -247,6 +247,18 @@ def test_a_corrupt_npz_is_named(verb, content, here):
     assert re.search(r"ready\.npz: (torn|not a readable) \.npz file", refused(verb, "ready.npz", *arguments))
 
 
+def test_a_file_that_numpy_takes_for_a_pickle_is_no_zip_archive(here):
+    Path("garbage.npz").write_bytes(b"garbage")
+    said = refused("train", "garbage.npz", "--out", "new", *TINY)
+    assert said.endswith("garbage.npz: torn .npz file, or another kind of file (not a zip archive).")
+
+
+def test_a_file_in_place_of_a_feature_store_is_named(here):
+    np.save("plain.npy", np.ones((3, 2)))
+    said = refused("train", "plain.npy", "--out", "new", *TINY)
+    assert "plain.npy: holds no features; give the folder of a feature store, or an .npz file." in said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -151,7 +151,7 @@ def line(tmp_path_factory):
             "again": done("features", data, "--out", features, *chosen),
             "train": done("train", features, "--out", run, *SETTINGS, *sizes),
             "evaluate": done("evaluate", run, "--at", 5, "--no-report"),
-            "encode": done("encode", run, "--out", folder / "codes"),
+            "encode": done("encode", run, "--out", folder / "codes.npz"),
             "index": done("index", run),
         }
         yield SimpleNamespace(folder=folder, data=data, features=features, run=run, printed=printed)
@@ -266,6 +266,16 @@ def test_the_hits_can_be_drawn(line, tmp_path):
     assert f"Wrote {sheet}" in done("search", line.run, "rot", "--sheet", sheet)
     with Image.open(sheet) as picture:
         assert picture.width > 1000 and len(picture.convert("RGB").getcolors(1 << 20)) > 100
+
+
+def test_json_lines_stay_alone_on_standard_output(line, tmp_path):
+    result = cli("search", line.run, "rot", "--json", "--sheet", tmp_path / "s.png", "-k", 2)
+    assert [json.loads(each)["rank"] for each in result.out.splitlines()] == [1, 2]
+    assert f"Wrote {tmp_path / 's.png'}" in result.err
+
+
+def test_a_sheet_ends_in_png(line):
+    assert "--sheet run.json: must end in .png" in cli("search", line.run, "rot", "--sheet", "run.json").err
 
 
 def test_an_index_can_hold_the_database_only(line, tmp_path):

@@ -363,9 +363,9 @@ def test_parts_are_joined_in_the_order_given(parts, tmp_path):
     assert ids(tmp_path / "whole.mbx") == [f"Nº {row}" for row in [*range(31, ITEMS), 30, *range(30)]]
 
 
-def test_a_part_can_take_the_others_in(parts):
-    done("merge", *parts, "--out", parts[0])
-    assert len(ids(parts[0])) == ITEMS and len(ids(parts[2])) == ITEMS - 31
+def test_a_part_is_never_replaced_by_the_whole(parts):
+    assert "is the source itself, which would be replaced" in refused("merge", *parts, "--out", parts[0])
+    assert len(ids(parts[0])) == 30
 
 
 def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tmp_path):

@@ -132,9 +132,11 @@ def test_a_run_of_another_split_is_refused(runs):
     )
 
 
-def test_a_run_of_other_lengths_is_refused(runs):
+def test_a_run_of_other_lengths_is_refused_before_anything_is_measured(runs, monkeypatch):
+    monkeypatch.setattr(Run, "evaluate", lambda *_, **__: pytest.fail("too late"))
     said = refused("evaluate", runs.first, "--against", runs.longer)
-    assert "longer and first measured different queries, databases or lengths" in said
+    lengths = ["/".join(map(str, Run.load(each).config.lengths)) for each in (runs.longer, runs.first)]
+    assert f"longer has codes of {lengths[0]} bits" in said and f"first of {lengths[1]} bits: they cannot" in said
 
 
 def test_a_run_beside_itself_is_all_ties(runs):

@@ -102,7 +102,7 @@ def test_features_of_any_float_type_are_given_as_float32(tmp_path, dtype):
         ({"text": TEXT.astype(complex)}, "text features: need a matrix of floats, got complex128"),
         ({"text_offsets": None}, r"text: 5 rows for 3 items"),
         ({"text_offsets": [0, 5]}, r"text offsets: need 4 integers for 3 items, got int64 \(2,\)"),
-        ({"ids": ["a", "b"]}, "3 rows for 2 ids"),
+        ({"ids": ["a", "b"]}, "ids: 2 for 3 items; need one for each row of labels"),
         ({"ids": ["a", "b", "a"]}, "duplicate id 'a': rows 0 and 2"),
         ({"ids": ["a", "", "b"]}, "ids: row 1 has an empty id. Every item needs a name"),
         ({"ids": np.array([b"a", b"\xff", b"b"])}, "a name is not UTF-8"),

@@ -121,6 +121,18 @@ def test_a_folder_never_replaces_a_folder_that_holds_something(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["store", "precious"]
 
 
+@pytest.mark.parametrize("reason", ["a folder is there", "no file may be made"])
+def test_a_write_that_fails_names_the_target(reason, tmp_path, monkeypatch):
+    target = tmp_path / "report.html"
+    if reason == "a folder is there":
+        target.mkdir()
+    else:
+        monkeypatch.setattr(os, "mkdir", lambda path, *_: (_ for _ in ()).throw(OSError(13, "Permission denied", path)))
+    with pytest.raises(OSError) as caught, replacing(target) as temporary:
+        temporary.write_text("new")
+    assert (caught.value.filename, caught.value.filename2) == (str(target), None)
+
+
 def test_the_content_is_on_disk_before_it_takes_the_name(tmp_path, monkeypatch):
     order = []
     flush, rename = os.fsync, Path.replace

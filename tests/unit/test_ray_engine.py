@@ -93,7 +93,8 @@ def test_a_worker_that_dies_is_replaced(ray, tmp_path):
 
 def test_a_part_that_always_kills_its_worker_is_a_sentence(ray, tmp_path):
     with pytest.raises(
-        MultibitError, match=r"a worker died and replacing it 2 times did not help \(.*\)\. .* fewer --workers"
+        MultibitError,
+        match=r"a worker died and replacing it 2 times did not help \(.*\)\. .* fewer --workers.*`features` keeps",
     ):
         list(run_on_ray(partial(die, 9, tmp_path), range(5), 1))
 
@@ -130,7 +131,16 @@ def test_codes_made_on_ray_are_those_made_here(ray, folder):
     from scipy.io import loadmat
 
     made = [loadmat(folder / f"{engine}.mat") for engine in ("local", "ray")]
+    assert np.array_equal(made[0]["q_l"], store.dataset.labels[run.split.query])
+    assert np.array_equal(made[0]["r_img"], whole.image.take(run.split.database).to_signs())
     assert all(np.array_equal(made[0][key], made[1][key]) for key in ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l"))
+
+
+def test_queries_and_database_are_one_piece_of_work_for_ray(folder, monkeypatch):
+    starts = []
+    monkeypatch.setattr("multibit.runs.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts))
+    Run.load(folder / "run").save_mat(folder / "once.mat", FeatureStore.open(folder / "features"), engine="ray")
+    assert len(starts) == 1
 
 
 def test_codes_of_no_rows_are_none(folder):

@@ -26,6 +26,7 @@ from multibit.cli.options import (
     lines,
     pairs,
     read_config,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError
@@ -86,7 +87,7 @@ def import_(
     from multibit.files import require_writable
 
     check_target(out, features=kind is Kind["mat-features"])
-    _spare(source, out)
+    require_writable(out, folder=not out.suffix, unlike=(source, label_names))
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
         require_writable(images, folder=True)
@@ -117,6 +118,7 @@ def import_(
 
 
 def label(
+    ctx: typer.Context,
     data: Annotated[Path, typer.Argument(help="A manifest or an .npz data set.")],
     out: Annotated[Path, typer.Option(help="As of import: .csv, .jsonl, .parquet, .npz or a folder.")],
     vocabulary: Annotated[
@@ -140,10 +142,13 @@ def label(
     from multibit.data.encoders import load_picture_encoder, load_text_encoder
     from multibit.data.export import check_target, write_dataset
     from multibit.data.labelling import label_from_texts, label_zero_shot
+    from multibit.files import require_writable
     from multibit.report.inventory import open_data
 
+    if vocabulary is not None:
+        refuse_unused(ctx, "with --vocabulary, which names the labels", "min_share", "max_share", "count")
     check_target(out)
-    _spare(data, out)
+    require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
     dataset, _ = open_data(data, images=images, columns=pairs(column, "--column"))
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
@@ -186,8 +191,13 @@ def check(
     from multibit.report.inventory import open_data
     from multibit.runs import require_split_of
 
-    for target in filter(None, (html, groups)):
-        require_writable(target)
+    inputs = (data, Path(split) if split else None)
+    if html is not None:
+        require_writable(html, unlike=inputs)
+    if groups is not None:
+        require_writable(groups, unlike=inputs)
+        if html is not None and html.resolve() == groups.resolve():
+            raise ConfigError(f"--html and --groups: both name {groups}. Choose another name for one of them.")
     dataset, store = open_data(data, images=images, columns=pairs(column, "--column"))
     if groups is not None and not any(dataset.images):
         raise ConfigError(f"--groups: {data} names no picture, so there are none that could look alike. Leave it out.")
@@ -271,15 +281,6 @@ def features(
         console.print(f"  {store.truncated:,} of {len(store.text):,} texts are longer than the {limit} tokens read")
     for name, reason in store.skipped:
         console.print(f"  skipped {name}: {reason}", markup=False)
-
-
-def _spare(source: Path, out: Path) -> None:
-    """Refuse a target that is the source, or that could not be written."""
-    from multibit.files import require_writable
-
-    if out.resolve() == source.resolve():
-        raise ConfigError(f"--out {out}: is the source itself, which would be replaced. Choose another name.")
-    require_writable(out, folder=not out.suffix)
 
 
 def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:

@@ -21,6 +21,7 @@ from multibit.cli.options import (
     SetOption,
     VariantOption,
     read_config,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError, DataError
@@ -94,6 +95,7 @@ def train(
 
 
 def encode(
+    ctx: typer.Context,
     run: RunArgument,
     features: OptionalFeatures = None,
     out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
@@ -109,11 +111,13 @@ def encode(
     from multibit.files import require_writable
     from multibit.runs import Run
 
-    out = out if out.suffix else out.with_suffix(".npz")
+    if engine is Cluster.local:
+        refuse_unused(ctx, "without --engine ray", "workers")
     if out.suffix not in (".npz", ".mat"):
-        raise ConfigError(f"--out {out}: must end in .npz or .mat.")
-    require_writable(out)
+        raise ConfigError(f"--out {out}: must be a file name that ends in .npz or .mat, such as codes.npz.")
+    require_writable(out, unlike=(features,))
     loaded = Run.load(run)
+    require_writable(out, unlike=(loaded.features,))
     store = loaded.open_features(features)
     save = loaded.save_mat if out.suffix == ".mat" else loaded.save_codes
     save(out, store, bits, engine=engine.value, workers=workers)
@@ -153,7 +157,7 @@ def evaluate(
     _check_places(target, None if no_report else folder, save_dir)
     runs = [loaded, *(Run.load(path) for path in against or ())]
     for other in runs[1:]:
-        loaded.require_same_split(other)
+        loaded.require_comparable(other)
     store = loaded.open_features(features)
     measured = [each.evaluate(store, at=at) for each in runs]  # run -> protocol -> evaluation
     tables = [accuracy_table(evaluation) for evaluation in measured[0]]
@@ -176,16 +180,18 @@ def evaluate(
         _report(runs, store, measured, folder, console)
 
 
-def _check_places(out: Path, *folders: Path | None) -> None:
+def _check_places(out: Path, report: Path | None, field: Path | None) -> None:
     """Refuse what could not be written, before the work."""
-    from multibit.files import require_writable
+    from multibit.report import field as field_files
+    from multibit.report import page, values
 
     if out.suffix != ".json":
         raise ConfigError(f"--out {out}: must end in .json.")
-    require_writable(out)
-    for folder in folders:
-        if folder is not None:
-            require_writable(folder, folder=True)
+    values.check_target(out)
+    if report is not None:
+        page.check_target(report)
+    if field is not None:
+        field_files.check_target(field)
 
 
 def _report(

@@ -104,6 +104,25 @@ def read_config(
     return base.override({**pairs(settings, "--set"), **seeded})
 
 
+def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:
+    """Refuse options that were given though nothing would come of them.
+
+    Args:
+        ctx: of the verb. why: they have no effect. names: of their parameters.
+
+    Raises:
+        ConfigError: names those that were given.
+    """
+    sources = {
+        option.opts[0]: ctx.get_parameter_source(option.name or "")
+        for option in ctx.command.params
+        if option.name in names
+    }
+    given = [option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: no effect {why}. Leave it out.")
+
+
 def pairs(values: list[str] | None, option: str) -> dict[str, str]:
     """NAME=VALUE of a repeated option.
 

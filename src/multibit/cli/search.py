@@ -16,6 +16,7 @@ from multibit.cli.options import (
     QueryKind,
     RunArgument,
     pairs,
+    refuse_unused,
     stdout,
 )
 from multibit.errors import ConfigError, DataError, MismatchError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 def index(
+    ctx: typer.Context,
     run: RunArgument,
     features: OptionalFeatures = None,
     items: Annotated[Items, typer.Option(help="All items, or only the database of the run's split.")] = Items.all,
@@ -50,11 +52,18 @@ def index(
 
     if remove and (update or features):
         raise ConfigError("--remove only takes items out: give it without --update and without features.")
+    if remove:
+        refuse_unused(ctx, "with --remove, which only takes items out", "items", "engine")
+    if update:
+        refuse_unused(ctx, "with --update: the index keeps its engine", "engine")
     loaded = Run.load(run)
-    require_writable(out or run / "index", folder=True)
+    folder = out or run / "index"
+    paths = {modality: folder / f"{modality.value}.mbx" for modality in Modality}
+    require_writable(folder, folder=True)
+    for path in paths.values():
+        require_writable(path, unlike=(features,))
     console = stdout()
-    for modality in Modality:
-        path = (out or run / "index") / f"{modality.value}.mbx"
+    for modality, path in paths.items():
         if remove:
             with Index.editing(path) as built:
                 built.remove(remove)
@@ -81,7 +90,9 @@ def merge(
     from multibit.files import require_writable
     from multibit.search import Index
 
-    require_writable(out)
+    if out.suffix != ".mbx":
+        raise ConfigError(f"--out {out}: must end in .mbx.")
+    require_writable(out, unlike=parts)
     merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
     merged.save(out)
     stdout().print(f"Wrote {out}: {len(merged):,} items", soft_wrap=True)
@@ -97,7 +108,7 @@ def export(
     from multibit.search import Index
     from multibit.search.exchange import export_codes
 
-    require_writable(out)
+    require_writable(out, unlike=(index,))
     found = Index.load(index)
     assert found.codes is not None  # an empty index is never saved
     export_codes(found.codes, out, bits)
@@ -131,10 +142,12 @@ def search(
 
     if relaxed and max_distance is not None:
         raise ConfigError("--relaxed ranks by score, so --max-distance does not apply; give one of them.")
-    if sheet is not None:
-        require_writable(sheet)
-    loaded = Run.load(run)
     picture = Path(query) if _is_picture(query, kind) else None
+    if sheet is not None:
+        if sheet.suffix.lower() != ".png":
+            raise ConfigError(f"--sheet {sheet}: must end in .png.")
+        require_writable(sheet, unlike=(picture,))
+    loaded = Run.load(run)
     searched = modality.value if modality else ("text" if picture else "image")
     found = _open_index(loaded, index or run / "index", searched)
     values = loaded.encode_picture(picture) if picture else loaded.encode_text(query)
@@ -152,6 +165,7 @@ def search(
         stdout().print(_hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
         _draw(sheet, query, picture, searched, result.bits, hits)
+        typer.echo(f"Wrote {sheet}", err=as_json)  # JSON lines stay alone on standard output
 
 
 def _is_picture(query: str, kind: QueryKind | None) -> bool:
@@ -190,4 +204,3 @@ def _draw(sheet: Path, query: str, picture: Path | None, searched: str, bits: in
     from multibit.report import Search, contact_sheet
 
     contact_sheet([Search(query, frozenset(), picture, {bits: hits}, show=searched)], sheet)
-    stdout().print(f"Wrote {sheet}")

@@ -7,6 +7,7 @@ and `store.json`, written last, which names them with their checksums. More item
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,8 @@ class FeatureStore:
         path = Path(path)
         if path.suffix == ".npz":
             return cls.from_npz(path)
+        if path.is_file():
+            raise DataError(f"{path}: holds no features; give the folder of a feature store, or an .npz file.")
         header = read_header(path)
         for name, digits in header["checksums"].items():
             if not (path / name).is_file() or checksum_file(path / name) != digits:
@@ -262,6 +265,8 @@ class FeatureStore:
                 raise DataError(f"{name}: need a matrix, got an array of shape {arrays[name].shape}.")
         count, columns = arrays["labels"].shape
         ids = _names(arrays.get("ids", np.arange(count)))
+        if len(ids) != count:
+            raise DataError(f"ids: {len(ids)} for {count} items; need one for each row of labels.")
         names = _names(arrays.get("label_names", np.array([f"label {i}" for i in range(columns)])))
         texts = tuple((text,) for text in _names(arrays.get("texts", np.array([""] * count))))
         recipe = str(arrays.get("recipe", "ready-made"))
@@ -337,7 +342,9 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
     except Exception as error:  # numpy lets the errors of zip, zlib and its own parser through
-        raise DataError(f"{path}: torn .npz file, or another kind of file ({error}).") from None
+        foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # here numpy speaks of pickles
+        reason = "not a zip archive" if foreign else error
+        raise DataError(f"{path}: torn .npz file, or another kind of file ({reason}).") from None
 
 
 def require_finite(array: NDArray[Any], what: str, rows: NDArray[np.int64] | None = None) -> None:

@@ -67,7 +67,7 @@ def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, 
         reason = str(error).strip().splitlines()[-1].strip()[:200]
         raise MultibitError(
             f"--engine ray: a worker died and replacing it {RETRIES} times did not help ({reason}). Is memory short, "
-            "take fewer --workers. Run the same command again: finished shards are kept."
+            "take fewer --workers. Run the same command again; `features` keeps its finished shards."
         ) from None
     finally:
         if started:

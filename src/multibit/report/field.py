@@ -15,7 +15,7 @@ from multibit.data import FeatureStore
 from multibit.errors import FormatError
 from multibit.evaluation.metrics import PrecisionRecall, average_precision
 from multibit.evaluation.protocol import DIRECTIONS, CodedPairs, Evaluation
-from multibit.files import replacing
+from multibit.files import replacing, require_writable
 from multibit.progress import progress
 from multibit.report.assessment import precision_curve
 from multibit.runs import Run, encode
@@ -30,6 +30,16 @@ EXPLANATION = (
     "all lengths; its largest picks the epoch. All other MAPs are of the picked epoch, queries against database, equal "
     "distances by row, queries without relevant items left out."
 )
+
+
+def check_target(folder: Path) -> None:
+    """Refuse a folder of `write_field_files` before the work, not after it.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    for each in (folder, folder / FOLDER):
+        require_writable(each, folder=True)
 
 
 def write_field_files(run: Run, store: FeatureStore, evaluation: Evaluation, folder: Path) -> list[Path]:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from multibit import __version__
 from multibit.errors import MissingExtraError
-from multibit.files import replacing
+from multibit.files import replacing, require_writable
+from multibit.report import values
 from multibit.report.assessment import Assessment
 from multibit.report.study import report_tables
 from multibit.report.tables import Table, write_table
-from multibit.report.values import save_evaluations
 
 PAGE = "report.html"
+VALUES = "evaluation.json"
 DPI = 150
 TABLES = (
     "accuracy-[0-9]",
@@ -94,6 +95,18 @@ def undrawn() -> str:
     return ""
 
 
+def check_target(folder: Path) -> None:
+    """Refuse a folder of `write_report` before the work, not after it.
+
+    Raises:
+        DataError: it cannot be written. FormatError: its evaluation.json is there and is none.
+    """
+    for each in (folder, folder / "tables", folder / "figures"):
+        require_writable(each, folder=True)
+    require_writable(folder / PAGE)
+    values.check_target(folder / VALUES)
+
+
 def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
     """Write values and tables of the first run beside the others, and where this machine can draw, figures and page.
 
@@ -109,7 +122,7 @@ def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
     """
     tables = report_tables(runs)
     figures = {} if undrawn() else _draw(runs)
-    written = save_evaluations(folder / "evaluation.json", runs[0].evaluations)
+    written = values.save_evaluations(folder / VALUES, runs[0].evaluations)
     for name, table in tables.items():
         written += write_table(table, folder / "tables" / name)
     for name, content in figures.items():

@@ -14,11 +14,34 @@ from numpy.typing import NDArray
 from multibit.errors import DataError, FormatError
 from multibit.evaluation.metrics import PrecisionRecall
 from multibit.evaluation.protocol import Evaluation
-from multibit.files import checksum_file, read_json, replacing, write_json
+from multibit.files import checksum_file, read_json, replacing, require_writable, write_json
 
 FloatArray = NDArray[np.float64]
 KIND, VERSION = "evaluation", 1
+COLUMNS = ("evaluation", "protocol", "metric", "direction", "bits")
 FLOOR = "floor "  # before the name of a floor, where values have the name of a metric
+
+
+def check_target(path: Path) -> None:
+    """Refuse a target of `save_evaluations` before the work, not after it.
+
+    Raises:
+        DataError: it cannot be written. FormatError: one of its two files is there and is no evaluation.
+    """
+    values = path.with_suffix(".parquet")
+    require_writable(path)
+    require_writable(values)
+    if path.exists():
+        read_json(path, kind=KIND, version=VERSION)
+    if values.exists() and not _is_values(values):
+        raise FormatError(f"{values}: holds no values of an evaluation, but would be replaced. Choose another name.")
+
+
+def _is_values(path: Path) -> bool:
+    try:
+        return list(pyarrow.parquet.read_schema(path).names) == [*COLUMNS, "query", "value"]
+    except (OSError, pyarrow.ArrowException):
+        return False
 
 
 def save_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> list[Path]:
@@ -82,7 +105,7 @@ def _table(evaluations: Sequence[Evaluation]) -> pyarrow.Table:
     ]
     sizes = [len(block[-1]) for block in blocks]
     columns: dict[str, Any] = {}
-    for place, name in enumerate(("evaluation", "protocol", "metric", "direction", "bits")):
+    for place, name in enumerate(COLUMNS):
         distinct, which = np.unique([block[place] for block in blocks], return_inverse=True)
         codes = np.repeat(which, sizes).astype(np.int32)  # a text in every row would be large
         texts = distinct.dtype.kind == "U"

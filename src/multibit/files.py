@@ -108,6 +108,18 @@ def _behind_link(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
+def require_file(path: Path, kind: str) -> None:
+    """Refuse a place where no file of a kind can be.
+
+    Raises:
+        FormatError: nothing is there, or a folder.
+    """
+    if path.is_dir():
+        raise FormatError(f"{path}: is a folder; expected the file of a multibit {kind}.")
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
+
+
 def _flush(path: Path) -> None:
     """Ask the disk to keep what was written, so that a rename never outlives its content."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -184,10 +196,7 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
     Raises:
         FormatError: the file is missing, torn, changed, of another kind, or from a newer version.
     """
-    if path.is_dir():
-        raise FormatError(f"{path}: is a folder; expected the file of a multibit {kind}.")
-    if not path.is_file():
-        raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
+    require_file(path, kind)
     with path.open("rb") as file:  # opened once: a writer may put a new file in its place meanwhile
         try:
             arrays, metadata = _map_arrays(file)

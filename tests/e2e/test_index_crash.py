@@ -500,12 +500,18 @@ def test_a_file_of_another_kind_is_named(tmp_path, kind):
         Index.load(path)
 
 
-@pytest.mark.parametrize("name", ["missing.mbx", "folder"])
-def test_where_there_is_no_file_it_is_said(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("missing.mbx", "no such file; expected a multibit index"),
+        ("folder", "is a folder; expected the file of a multibit index"),
+    ],
+)
+def test_where_there_is_no_file_it_is_said(tmp_path, name, sentence):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(FormatError, match=f"{name}: no such file; expected a multibit index"):
+    with pytest.raises(FormatError, match=f"{name}: {sentence}"):
         Index.load(tmp_path / name)
-    with pytest.raises(FormatError, match=f"{name}: no such file; expected a multibit index"):
+    with pytest.raises(FormatError, match=f"{name}: {sentence}"):
         edit(tmp_path / name, 1)
 
 

@@ -479,7 +479,8 @@ def drawn_texts(pairs, monkeypatch, config):
     forward = HashModel.forward
 
     def spy(self, features, modality):
-        shown[modality].append(features.argmax(dim=1).numpy())
+        if self.training:
+            shown[modality].append(features.argmax(dim=1).numpy())
         return forward(self, features, modality)
 
     with monkeypatch.context() as patch:

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, nearest_relaxed
-from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
-from multibit.files import read_arrays, write_arrays
+from multibit.errors import BusyError, ConfigError, DataError, MismatchError
+from multibit.files import read_arrays, require_file, write_arrays
 from multibit.search.columns import Id, IdColumn, PayloadColumn
 from multibit.search.engines import ENGINES, Engine, check_engine
 
@@ -323,8 +323,7 @@ class Index:
         Raises:
             BusyError: another process is writing this file. FormatError: as `load`.
         """
-        if not Path(path).is_file():
-            raise FormatError(f"{path}: no such file; expected a multibit {KIND}.")
+        require_file(Path(path), KIND)
         with _writing(Path(path)):
             index = cls.load(path)
             yield index

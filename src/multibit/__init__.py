@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     )
     from multibit.hashing import HashModel, allocate_bits
     from multibit.relation import RelationTeacher
-    from multibit.runs import Run, encode, encode_store, train
+    from multibit.runs import Run
     from multibit.search import Index
+    from multibit.training import encode, encode_store, train
 
 _HOME = {
     "Codes": "codes",
@@ -43,15 +44,15 @@ _HOME = {
     "Split": "data",
     "allocate_bits": "hashing",
     "average_precision": "evaluation",
-    "encode": "runs",
-    "encode_store": "runs",
+    "encode": "training",
+    "encode_store": "training",
     "evaluate": "evaluation",
     "hamming_distances": "codes",
     "mean_average_precision": "evaluation",
     "precision_at": "evaluation",
     "precision_recall": "evaluation",
     "read_manifest": "data.manifest",
-    "train": "runs",
+    "train": "training",
 }
 
 __all__ = [

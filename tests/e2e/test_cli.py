@@ -29,7 +29,8 @@ from multibit.data import encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.data.manifest import read_manifest
 from multibit.hashing.train import TrainingState, build_model
-from multibit.runs import STATE_FILE, Training
+from multibit.runs import STATE_FILE
+from multibit.training import Training
 
 GOLDEN = Path(__file__).parent / "golden"
 VERBS = (
@@ -527,10 +528,10 @@ def test_without_a_verb_the_help_is_shown():
 
 INTERRUPTED = """
 import functools, signal
-from multibit import runs
+from multibit import runs, training
 from multibit.cli import main
 
-score, calls = runs.selection_score, []
+score, calls = training.selection_score, []
 
 def waiting(*args):
     calls.append(1)
@@ -539,7 +540,7 @@ def waiting(*args):
         signal.pause()
     return score(*args)
 
-runs.selection_score = waiting
+training.selection_score = waiting
 runs.train = functools.partial(runs.train, save_every=0)
 main()
 """

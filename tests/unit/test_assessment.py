@@ -19,7 +19,7 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import pool_resolution
 from multibit.report import assessment as module
 from multibit.report.assessment import assess
-from multibit.runs import encode
+from multibit.training import encode
 
 ITEMS = 200
 CONFIG = Config(epochs=8, lengths=(8, 16), scales=3, hidden=64, dimension=16, learning_rate=0.01)

@@ -15,7 +15,7 @@ from multibit.errors import DataError, FormatError, MismatchError
 from multibit.report import field
 from multibit.report.assessment import precision_curve
 from multibit.report.field import top_ranks, write_field_files
-from multibit.runs import encode
+from multibit.training import encode
 
 CONFIG = Config(epochs=4, lengths=(6, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
 MODES = {"i2t": ("image", "text"), "t2i": ("text", "image")}

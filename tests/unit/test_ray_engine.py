@@ -138,7 +138,7 @@ def test_codes_made_on_ray_are_those_made_here(ray, folder):
 
 def test_queries_and_database_are_one_piece_of_work_for_ray(folder, monkeypatch):
     starts = []
-    monkeypatch.setattr("multibit.runs.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts))
+    monkeypatch.setattr("multibit.training.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts))
     Run.load(folder / "run").save_mat(folder / "once.mat", FeatureStore.open(folder / "features"), engine="ray")
     assert len(starts) == 1
 

@@ -17,7 +17,7 @@ from scipy.stats import kendalltau
 
 from commands import Words
 from conftest import plant
-from multibit import Config, FeatureStore, Run, runs
+from multibit import Config, FeatureStore, Run, runs, training
 from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
 from multibit.evaluation.protocol import DIRECTIONS
 from multibit.files import read_json
@@ -549,9 +549,9 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_models(store, tmp_path,
             raise Stopped
         return score(*args)
 
-    score, train = runs.selection_score, runs.train
+    score, train = training.selection_score, runs.train
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(runs, "selection_score", stopping)
+        patch.setattr(training, "selection_score", stopping)
         patch.setattr(runs, "train", lambda *a, **o: train(*a, **o, save_every=0))
         reproduce(TABLES["component-ablation"], reproduction_of(store, tmp_path / "cut", config), [42])
     (unfinished,) = [path.parent for path in (tmp_path / "cut").rglob(STATE_FILE)]
@@ -580,7 +580,9 @@ def test_a_run_that_was_stopped_after_its_last_epoch_is_not_trained_again(store,
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(runs.HashModel, "save", mock.Mock(side_effect=Stopped))
         reproduction_of(store, tmp_path).run("full", 42)
-    monkeypatch.setattr(runs, "selection_score", mock.Mock(side_effect=AssertionError("an epoch was trained again")))
+    monkeypatch.setattr(
+        training, "selection_score", mock.Mock(side_effect=AssertionError("an epoch was trained again"))
+    )
     assert reproduction_of(store, tmp_path).run("full", 42).record["selection"]["epoch"] == TINY.epochs
 
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from conftest import plant
-from multibit import Config, FeatureStore, Index, PairedDataset, RelationTeacher, Run, Split, runs
+from multibit import Config, FeatureStore, Index, PairedDataset, RelationTeacher, Run, Split, runs, training
 from multibit.data import Recipe, encoders
 from multibit.data.encoders import EncoderRecipe
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
@@ -162,9 +162,7 @@ def test_training_rows_do_reach_the_model(role, finished, split, tmp_path):
 
 
 def test_an_interrupted_run_goes_on_to_the_same_result(finished, store, split, tmp_path, monkeypatch):
-    from multibit import runs
-
-    calls, score = [], runs.selection_score
+    calls, score = [], training.selection_score
 
     def press_ctrl_c(*args):
         calls.append(1)
@@ -174,7 +172,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, store, split, t
 
     whole_train = runs.train
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "selection_score", press_ctrl_c)
+        patch.setattr(training, "selection_score", press_ctrl_c)
         patch.setattr(runs, "train", lambda *args, **kwargs: whole_train(*args, **kwargs, save_every=0))
         Run.create(tmp_path / "run", store, split, SMALL)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [STATE_FILE]

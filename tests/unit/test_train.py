@@ -22,7 +22,7 @@ from multibit import Config, HashModel, Pairs, RelationTeacher, train
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.hashing.targets import build_targets
 from multibit.hashing.train import build_model, fit
-from multibit.runs import check_device, encode
+from multibit.training import check_device, encode
 
 SMALL = Config(
     lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=5, batch_size=32, learning_rate=3e-3, dropout=0.3
@@ -256,7 +256,7 @@ def test_a_state_of_other_validation_pairs_is_refused(tmp_path, monkeypatch):
     pairs = planted(100)
     path, training = tmp_path / "state.pt", take(pairs, 0, 70)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr("multibit.runs.selection_score", stop_at(3, lambda *_: 0.5))
+        patch.setattr("multibit.training.selection_score", stop_at(3, lambda *_: 0.5))
         train(training, take(pairs, 70, 80), SMALL, state_file=path, save_every=0)
     for other in (take(pairs, 80, 100), None):
         with pytest.raises(MismatchError, match="other settings or data"):

@@ -46,7 +46,7 @@ def demo(
     from multibit.demo import run_demo
     from multibit.files import require_writable
     from multibit.hashing.variants import find_variant
-    from multibit.runs import check_device
+    from multibit.training import check_device
 
     check_device(device.value)
     require_writable(out, folder=True)
@@ -253,7 +253,7 @@ def features(
     from multibit.data.extract import extract_features
     from multibit.data.manifest import read_manifest
     from multibit.files import require_writable
-    from multibit.runs import check_device
+    from multibit.training import check_device
 
     check_device(device.value)
     if ready and update:

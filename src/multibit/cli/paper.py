@@ -57,7 +57,7 @@ def reproduce(
     from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
     from multibit.report.reproduction import Reproduction
     from multibit.report.tables import counted
-    from multibit.runs import check_device
+    from multibit.training import check_device
 
     console = stdout()
     if table == ["list"]:

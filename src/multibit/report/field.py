@@ -18,8 +18,9 @@ from multibit.evaluation.protocol import DIRECTIONS, CodedPairs, Evaluation
 from multibit.files import replacing, require_writable
 from multibit.progress import progress
 from multibit.report.assessment import precision_curve
-from multibit.runs import Run, encode
+from multibit.runs import Run
 from multibit.search.exchange import save_mat
+from multibit.training import encode
 
 STEP, LAST = 200, 10_000  # ranks of the top-N precision points
 FOLDER = "PR_cruve"  # as those repositories spell it

@@ -21,7 +21,8 @@ from multibit.evaluation.protocol import CodedPairs, Evaluation, evaluate, first
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.variants import find_variant
-from multibit.runs import PROTOCOLS, RUN_FILES, STATE_FILE, Run, encode
+from multibit.runs import PROTOCOLS, RUN_FILES, STATE_FILE, Run
+from multibit.training import encode
 
 T = TypeVar("T")
 SEAL = "seal.json"  # beside a kept run: checksums of its files, and how long the training took

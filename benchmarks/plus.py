@@ -1,36 +1,40 @@
-"""Is MultiBit+ better than the paper's method: python benchmarks/plus.py FEATURES [--labels FILE.npz KEY CLIP.npy].
+"""MultiBit+ compared with the paper's method: python benchmarks/plus.py FEATURES [--labels FILE.npz KEY CLIP.npy].
 
-Trains `full` and `multibit-plus` for five seeds on one split and compares them on the query set: mean mAP under both
-protocols with a paired interval, resolution, cross-length agreement, and ranking with relaxed queries. Runs are kept in
-the folder of --out, so that a second call measures only.
+Trains `multibit` and `multibit-plus` for five seeds on one split and compares them on the query set: mean mAP under
+both protocols with a paired interval, resolution, cross-length agreement, and ranking with relaxed queries. Runs are
+kept in the folder of --out, so a second call only measures.
 
-FEATURES is a feature store or `.npz`. With --labels it is made instead: features are planted on real labels, with mean
-and covariance of real CLIP picture vectors (CLIP.npy, any number of rows), as a check on data that the method was not
-chosen on.
+FEATURES is a feature store or `.npz`. With --labels it is created: features are planted on real labels, with mean and
+covariance of real CLIP image vectors (CLIP.npy, any number of rows), as a check on data that the method was not
+selected on. --smoke trains a tiny model on small planted features and only checks that everything runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from multibit import Config, FeatureStore
+from multibit.codes.items import DIRECTIONS
 from multibit.evaluation.agreement import asymmetric_average_precision, cross_length_agreement
 from multibit.evaluation.comparison import compare_queries
-from multibit.evaluation.protocol import DIRECTIONS, Evaluation, evaluate, first_rows
-from multibit.report.reproduction import Reproduction, Subject
+from multibit.evaluation.metric import COLLISION, INVERSION, MAP, NDCG, TAU_B, Metric
+from multibit.evaluation.protocol import Evaluation, evaluate
+from multibit.paper.reproduction import Reproduction, Subject
 
-METRICS = ("NDCG@100 IDF", "tau-b IDF", "collision IDF", "inversion IDF")
+METRICS = [metric.under("IDF") for metric in (NDCG, TAU_B, COLLISION, INVERSION)]
+SMOKE = Config(epochs=1, lengths=(8, 16), scales=2, hidden=16, dimension=8)
 ITEMS = 12_000  # planted
 
 
 def planted(labels: np.ndarray, clip: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
     """Features (N, d) of two modalities on real labels, with mean and covariance of real CLIP vectors.
 
-    In the whitened space of the CLIP vectors an item is a sum of three parts: what its labels say, of which each
-    modality shows a part only; a content that both modalities share; and noise.
+    In the whitened space of the CLIP vectors an item is a sum of three parts: its labels, of which each modality shows
+    only some; a content that both modalities share; and noise.
     """
     rng = np.random.default_rng(seed)
     unit = clip / np.linalg.norm(clip, axis=1, keepdims=True)
@@ -51,41 +55,39 @@ def planted(labels: np.ndarray, clip: np.ndarray, seed: int = 0) -> dict[str, np
 
 def mean_map(evaluation: Evaluation) -> np.ndarray:
     """(lengths,) mean mAP of both directions in percent."""
-    return np.array([50 * sum(evaluation.mean("mAP", d, b) for d in DIRECTIONS) for b in evaluation.lengths])
+    return np.array([50 * sum(evaluation.mean(MAP, d, b) for d in DIRECTIONS) for b in evaluation.lengths])
 
 
 def per_query(evaluation: Evaluation) -> np.ndarray:
     """(Q,) AP in percent, mean over directions and lengths."""
-    return 100 * np.mean([evaluation.values["mAP", d, b] for d in DIRECTIONS for b in evaluation.lengths], axis=0)
+    return 100 * np.mean([evaluation.values[MAP, d, b] for d in DIRECTIONS for b in evaluation.lengths], axis=0)
 
 
-def same_candidates(r: Reproduction, variant: str, other: str, seed: int) -> Evaluation:
-    """Resolution of a variant over the first ranks of both, the same candidates for either.
+def same_candidates(r: Reproduction, method: str, other: str, seed: int) -> Evaluation:
+    """Resolution of a method over the first ranks of both methods, so that the candidates are the same.
 
-    In the paper's pools the full model is measured on its own first ranks alone, which only it has sorted.
+    In the paper's pools the method `multibit` is measured only on its own first ranks.
     """
-    (query, database), (asked, searched) = (
-        [r.codes(r.run(name, seed), side) for side in ("query", "database")] for name in (variant, other)
-    )
+    run, lengths = r.run(method, seed), r.config.lengths
     return evaluate(
-        query,
-        database,
-        r.config.lengths,
+        r.codes(run, "query"),
+        r.codes(run, "database"),
+        lengths,
         training_labels=r.subject.labels[r.split.train],
         graded=[r.references["IDF"]],
-        anchor=first_rows(asked, searched, r.config.lengths),
+        anchor=r.rankings(r.run(other, seed), "database", lengths).anchor,
     )
 
 
-def resolution(evaluations: list[Evaluation], metric: str) -> np.ndarray:
+def resolution(evaluations: list[Evaluation], metric: Metric) -> np.ndarray:
     """(lengths,) mean of both directions and all seeds in percent."""
     each = [[np.mean([e.mean(metric, d, b) for d in DIRECTIONS]) for b in e.lengths] for e in evaluations]
     return 100 * np.mean(each, axis=0)
 
 
-def agreement(r: Reproduction, variant: str, seed: int) -> float:
+def agreement(r: Reproduction, method: str, seed: int) -> float:
     """Mean tau-b of all pairs of lengths and both directions."""
-    run = r.run(variant, seed)
+    run = r.run(method, seed)
     query, database = r.codes(run, "query"), r.codes(run, "database")
     pairs = [
         pair
@@ -95,15 +97,14 @@ def agreement(r: Reproduction, variant: str, seed: int) -> float:
     return float(np.mean([pair.tau.mean() for pair in pairs]))
 
 
-def asymmetric(r: Reproduction, variant: str, seed: int, side: str) -> np.ndarray:
+def asymmetric(r: Reproduction, method: str, seed: int, side: str) -> np.ndarray:
     """(lengths,) mean mAP in percent where the query keeps its real values and the database is binary."""
-    run, pairs = r.run(variant, seed), r.store.take(r.split.query)
-    database = r.codes(run, side)
+    run = r.run(method, seed)
+    query, database = r.codes(run, "query"), r.codes(run, side)
     values = []
     for asked, searched in DIRECTIONS.values():
-        relaxed = run.model.encode(pairs.image if asked == "image" else pairs.mean_text, asked)
-        codes = database.codes(searched)
-        aps = [asymmetric_average_precision(relaxed, codes, pairs.labels, database.labels, b) for b in r.config.lengths]
+        sides = query.relaxed[asked], database.codes(searched), query.labels, database.labels
+        aps = [asymmetric_average_precision(*sides, bits) for bits in r.config.lengths]
         values.append([100 * np.nanmean(ap) for ap in aps])
     return np.mean(values, axis=0)
 
@@ -114,8 +115,8 @@ def row(name: str, values: np.ndarray) -> str:
 
 
 def report(r: Reproduction, seeds: list[int]) -> None:
-    """Everything that the two are compared by."""
-    names = ("full", "multibit-plus")
+    """Print the whole comparison."""
+    names = ("multibit", "multibit-plus")
     print(f"{len(r.subject.labels):,} items, split seed 42, trained with seeds {', '.join(map(str, seeds))}")
     print(f"{'mean mAP of both directions, %':<34}" + "".join(f"{bits:>9}" for bits in (*r.config.lengths, "mean")))
     for protocol in ("in", "out"):
@@ -144,16 +145,35 @@ def report(r: Reproduction, seeds: list[int]) -> None:
         print(f"{'cross-length tau-b, ' + name:<34}{100 * np.mean([agreement(r, name, s) for s in seeds]):9.2f}")
 
 
+def smoke() -> None:
+    """The comparison on 200 items with a tiny model, in a temporary folder."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random((200, 6)) < 0.3).astype(np.uint8)
+    labels[:, 0] |= ~labels.any(axis=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "planted.npz"
+        np.savez(path, labels=labels, **planted(labels, rng.normal(size=(400, 300)) + 1))
+        store = FeatureStore.open(path)
+        subject = Subject(store.dataset.labels, store.dataset.label_names, store)
+        report(Reproduction(subject, Path(folder), SMOKE, say=lambda text: None), [42])
+
+
 def main() -> None:
-    """Compare, and print."""
+    """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path)
+    parser.add_argument("features", type=Path, nargs="?", help="a feature store or .npz file")
     parser.add_argument("--labels", nargs=3, metavar=("FILE", "KEY", "CLIP"))
     parser.add_argument("--out", type=Path, default=Path("multibit-plus-check"))
     parser.add_argument("--seeds", default="42,43,44,45,46")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--alpha", type=float, default=0.9)
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful results")
     given = parser.parse_args()
+    if given.smoke:
+        smoke()
+        return
+    if given.features is None:
+        parser.error("FEATURES is missing")
     if given.labels and not given.features.exists():
         labels = np.load(given.labels[0])[given.labels[1]]
         labels = labels[np.sort(np.random.default_rng(0).permutation(len(labels))[:ITEMS])]

@@ -1,11 +1,12 @@
-"""How fast is exact Hamming search: python benchmarks/search.py [--largest 10000000] [--hundred-million].
+"""Speed of exact Hamming search: python benchmarks/search.py [--largest 10000000] [--hundred-million | --smoke].
 
-Ours beside faiss `IndexBinaryFlat` (the better of its heap and its counting selection) and usearch's exact search, one
-thread each, in turn in one process, on random and on clustered codes; distances are checked to be identical. Then the
-share of the bare distance kernel's rate that a search keeps, the pruned lists beside the scan, and with
---hundred-million an index of 100 M codes loaded from disk. Aims: 6 x faiss at k = 10 and 3.5 x at k = 100 with AVX-512
-VPOPCNTDQ; 80 % of the bare kernel at 10 M; lists never below 0.9 x the scan, 3 x on clustered codes.
-Peers: pip install "multibit[bench]".
+multibit compared with faiss `IndexBinaryFlat` (the better of its heap and its counting selection) and the exact search
+of usearch, one thread each, in turn in one process, on random and on clustered codes; distances are checked to be
+identical. Then the rate of a search relative to the bare distance kernel, the pruned lists compared with the scan, and
+with --hundred-million an index of 100 M codes loaded from disk. Aims: 6 x faiss at k = 10 and 3.5 x at k = 100 with
+AVX-512 VPOPCNTDQ; 80 % of the bare kernel at 10 M; lists never below 0.9 x the scan, 3 x on clustered codes.
+Peers: pip install "multibit[bench]"; usearch is left out where it is not installed. --smoke only checks that everything
+runs.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import faiss
 import numpy as np
-from usearch.index import search as usearch_search
 
 from multibit import Codes, Index
 from multibit.codes import kernels
-from multibit.codes.distance import nearest, prefix_sides
+from multibit.codes.distance import nearest, scan_of
 
 QUERIES, ROUNDS, BITS = 64, 5, 128
-PEER_QUERIES = 8  # of the slow peer at 10 M
+PEER_QUERIES = 8  # of usearch, which is slow
+SMOKE = 2_000  # codes
 
 
 def median_seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median time of some rounds after one that is not counted."""
+    """Median time of some rounds, after a warm-up."""
     work()
     times = []
     for _ in range(rounds):
@@ -50,7 +52,7 @@ def random_codes(count: int, seed: int) -> np.ndarray:
 
 
 def clustered_codes(count: int, seed: int, clusters: int = 1_000, flipped: float = 0.06) -> np.ndarray:
-    """(count, 16) packed codes, each a centre with a share of its bits flipped."""
+    """(count, 16) packed codes: centres with a share of their bits flipped."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).random((clusters, BITS)) < 0.5
     packed = np.empty((count, BITS // 8), np.uint8)
@@ -64,7 +66,16 @@ def clustered_codes(count: int, seed: int, clusters: int = 1_000, flipped: float
 KINDS = {"random": random_codes, "clustered": clustered_codes}
 
 
-def beside_peers(kind: str, count: int, bits: int, k: int) -> None:
+def usearch_seconds(packed: np.ndarray, asked: np.ndarray, k: int) -> float:
+    """Time of the exact search of usearch; NaN where it is not installed."""
+    if not find_spec("usearch"):
+        return float("nan")
+    from usearch.index import search
+
+    return median_seconds(lambda: search(packed, asked, k, "hamming", exact=True, threads=1, dtype="b1"), 1)
+
+
+def compare_with_peers(kind: str, count: int, bits: int, k: int) -> None:
     """One row: rates in billions of codes compared per second, and ratios."""
     width = bits // 8
     packed, asked = (KINDS[kind](n, seed)[:, :width].copy() for n, seed in ((count, 1), (QUERIES, 2)))
@@ -78,8 +89,7 @@ def beside_peers(kind: str, count: int, bits: int, k: int) -> None:
 
     ours = median_seconds(lambda: nearest(queries, codes, k, threads=1))
     peer = min(median_seconds(lambda: faiss_search(True), 3), median_seconds(lambda: faiss_search(False), 3))
-    few = asked[:PEER_QUERIES]
-    other = median_seconds(lambda: usearch_search(packed, few, k, "hamming", exact=True, threads=1, dtype="b1"), 1)
+    other = usearch_seconds(packed, asked[:PEER_QUERIES], k)
     np.testing.assert_array_equal(nearest(queries, codes, k).distances, faiss_search(True))
     rate = QUERIES * count / 1e9
     usearch_rate = PEER_QUERIES * count / 1e9 / other
@@ -93,12 +103,12 @@ def beside_peers(kind: str, count: int, bits: int, k: int) -> None:
 def beside_bare_kernel(count: int) -> None:
     """A search of k = 10 beside nothing but the distances, over the same codes in the same chunks."""
     codes, queries = Codes.from_bytes(random_codes(count, 1)), Codes.from_bytes(random_codes(QUERIES, 2))
-    rows, planes, mask = prefix_sides(queries, codes, BITS)
+    scan = scan_of(queries, codes, BITS)
 
-    bare = median_seconds(lambda: kernels.bare_distances(0, QUERIES, rows, planes, mask))
+    bare = median_seconds(lambda: kernels.bare_distances(0, QUERIES, scan))
     whole = median_seconds(lambda: nearest(queries, codes, 10, threads=1))
     one = median_seconds(lambda: nearest(queries.take([0]), codes, 10, threads=1))
-    read = median_seconds(lambda: planes.max())
+    read = median_seconds(lambda: scan.planes.max())
     print(f"\nat {count:,} codes of {BITS} bits, k = 10, one thread")
     print(
         f"  bare distances {QUERIES * count / bare / 1e9:6.2f} G codes/s; the search keeps {100 * bare / whole:.0f} %"
@@ -106,8 +116,8 @@ def beside_bare_kernel(count: int) -> None:
     print(f"  one query alone {1e3 * one:6.1f} ms; just reading the codes from memory {1e3 * read:6.1f} ms")
 
 
-def lists_beside_scan(kind: str, count: int, k: int) -> None:
-    """The pruned lists, with their own fall-back, beside the plain scan."""
+def compare_lists_with_scan(kind: str, count: int, k: int) -> None:
+    """The pruned lists, with their own fallback, compared with the plain scan."""
     codes, queries = Codes.from_bytes(KINDS[kind](count, 1)), Codes.from_bytes(KINDS[kind](256, 2))
     start = time.perf_counter()
     index = Index(engine="lists")
@@ -142,7 +152,7 @@ def hundred_million() -> None:
 
 
 def memory_per_code(count: int) -> None:
-    """Peak memory of a search, over what was there before it, beside the codes themselves."""
+    """Peak memory that a search adds, relative to the codes themselves."""
     codes, queries = Codes.from_bytes(random_codes(count, 1)), Codes.from_bytes(random_codes(QUERIES, 2))
     nearest(queries, codes.take([0, 1]), 1, threads=1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -153,7 +163,7 @@ def memory_per_code(count: int) -> None:
 
 
 def processor() -> str:
-    """Name and the vector instructions that matter here."""
+    """Name and relevant vector instructions."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = next((line.split(":")[1].strip() for line in text.splitlines() if "model name" in line), platform.machine())
     flags = [flag for flag in ("avx2", "avx512_vpopcntdq", "avx512_bitalg") if flag in text]
@@ -162,16 +172,20 @@ def processor() -> str:
 
 def main() -> None:
     """Print everything."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=10_000_000, help="most codes to search")
     parser.add_argument(
         "--hundred-million", action="store_true", help="also load and search 100 M codes (4 GB of memory)"
     )
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     faiss.omp_set_num_threads(1)
     print(processor())
-    print(", ".join(f"{name} {version(name)}" for name in ("numba", "faiss-cpu", "usearch", "numpy")))
+    packages = ("numba", "faiss-cpu", *(["usearch"] if find_spec("usearch") else []), "numpy")
+    print(", ".join(f"{name} {version(name)}" for name in packages))
     sizes = [count for count in (100_000, 1_000_000, 10_000_000) if count <= options.largest]
+    if options.smoke:
+        sizes = [SMOKE]
     memory_per_code(sizes[-1])
     print("\nG codes compared per second, one thread, 64 queries at a time, medians; ratios: ours / theirs")
     headings = f"{'codes':<10}{'N':>12}{'bits':>6}{'k':>5}{'ours':>9}{'faiss':>9}{'usearch':>9}"
@@ -180,13 +194,13 @@ def main() -> None:
         for count in sizes:
             for bits in (64, 128):
                 for k in (10, 100):
-                    beside_peers(kind, count, bits, k)
+                    compare_with_peers(kind, count, bits, k)
     beside_bare_kernel(sizes[-1])
-    print("\npruned lists beside the scan, 256 queries, one thread")
+    print("\npruned lists compared with the scan, 256 queries, one thread")
     for kind in KINDS:
         for count in sizes:
             for k in (10, 100):
-                lists_beside_scan(kind, count, k)
+                compare_lists_with_scan(kind, count, k)
     if options.hundred_million:
         hundred_million()
 

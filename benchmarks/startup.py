@@ -1,11 +1,12 @@
-"""How long until a person sees something: python benchmarks/startup.py.
+"""Startup time: python benchmarks/startup.py [--smoke].
 
-Times whole processes: `import multibit` (aim: under 0.3 s) and `multibit --help` (aim: under 0.5 s), beside an empty
-Python.
+Times whole processes: `import multibit` (aim: under 0.3 s) and `multibit --help` (aim: under 0.5 s), compared with an
+empty Python. --smoke runs each once.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -32,12 +33,15 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     """Print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="run each process once")
+    rounds = 1 if parser.parse_args().smoke else ROUNDS
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, command in COMMANDS.items():
             times[name].append(seconds(command))
     for name, values in times.items():
-        print(f"{name:<18}{statistics.median(values):7.3f} s   (median of {ROUNDS}, at most {max(values):.3f} s)")
+        print(f"{name:<18}{statistics.median(values):7.3f} s   (median of {rounds}, at most {max(values):.3f} s)")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,31 @@
-"""What the suites of the command line share: ways to run it, and a text encoder that needs no time to load."""
+"""Ways to run the command line in a test, quick settings, and encoders that need no time to load."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-from typer.testing import CliRunner
 
-from multibit.cli import app, main
+from multibit.cli import main
+from multibit.features.recipe import EncoderRecipe
+
+UPDATE = os.environ.get("MULTIBIT_UPDATE_GOLDEN") == "1"
+
+
+def settings(**values):
+    """Options that change settings; of repeated ones the last counts."""
+    return [f"--set={name}={value}" for name, value in values.items()]
+
+
+TINY = settings(epochs=1, lengths="8,16", scales=2, hidden=16, dimension=8)
+"""Options of a training that takes no time."""
 
 
 class Words:
@@ -24,7 +38,26 @@ class Words:
         return np.random.default_rng(0).normal(size=(len(texts), 6))
 
 
-def whole_program(*arguments):
+class Letters:
+    """Encodes the first bytes of a text or image; stands for both encoders."""
+
+    batch_size = 4
+
+    def __init__(self, dimension=16):
+        self.recipe = EncoderRecipe("letters", "letters", dimension, "counts")
+
+    def prepare(self, image):
+        return np.asarray(image)
+
+    def encode(self, items):
+        size = self.recipe.dimension
+        return np.stack([np.resize(np.frombuffer(bytes(str(item), "utf-8"), np.uint8) / 99.0, size) for item in items])
+
+    def truncated(self, texts):
+        return 0
+
+
+def cli(*arguments):
     """The program in this process, as its script runs it: exit code, standard output, standard error."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
@@ -39,19 +72,40 @@ def whole_program(*arguments):
     return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
 
 
-def cli(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def done(*arguments):
+    """What a command that succeeds prints."""
     result = cli(*arguments)
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result.stdout
+    assert result.code == 0, result.err
+    return result.out
 
 
 def refused(*arguments):
-    """What is said on the error stream, without a traceback."""
+    """The only error line of a command that exits with 1."""
     result = cli(*arguments)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == 1
-    return result.stderr.splitlines()[-1]
+    assert result.code == 1, (result.out, result.err)
+    lines = result.err.strip().splitlines()
+    assert [line.startswith("Error: ") for line in lines].count(True) == 1 and lines[-1].startswith("Error: "), lines
+    return lines[-1]
+
+
+def assert_names(said, *parts):
+    """The error line names these files, options and numbers."""
+    missing = [str(part) for part in parts if str(part) not in said]
+    assert not missing, f"{said!r} does not name {missing}"
+
+
+def masked(text, folder):
+    """Without what differs from machine to machine."""
+    text = text.replace(str(folder), "FOLDER")
+    text = re.sub(r"\b[0-9a-f]{16}\b", "FINGERPRINT", text)
+    return re.sub(r"(?m)^(versions: +).*$", r"\1VERSIONS", text)
+
+
+def assert_golden(path: Path, text):
+    """Compare with a stored text; MULTIBIT_UPDATE_GOLDEN=1 writes it instead."""
+    text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    if UPDATE:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), f"{path} is missing; write it with MULTIBIT_UPDATE_GOLDEN=1 and read the result"
+    assert text == path.read_text(encoding="utf-8")

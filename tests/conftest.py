@@ -1,4 +1,4 @@
-"""Fixtures that several suites share: planted data whose relation is known, and the optional real data."""
+"""Fixtures that several suites share: planted data whose relation is known, small runs, and the optional real data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from multibit import FeatureStore, Pairs
+from commands import TINY, Letters, done
+from multibit import FeatureStore, PairedDataset, Pairs
+from multibit.features import packaged
+from multibit.features.recipe import Recipe
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")  # the same examples in every run: a failure can be seen again
+settings.load_profile("repeatable")  # the same examples in every run, so that a failure can be reproduced
 
 SHARED = Path(os.environ.get("MULTIBIT_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that is not slow as fast."""
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.fast)
 
 
 def plant(items: int, labels: int = 8, image_dim: int = 24, text_dim: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
@@ -23,7 +33,7 @@ def plant(items: int, labels: int = 8, image_dim: int = 24, text_dim: int = 16, 
     topics = np.eye(labels, dtype=bool) | np.eye(labels, k=1, dtype=bool)  # neighbours occur together
     multi_hot = topics[rng.integers(labels, size=items)] & (rng.random((items, labels)) < 0.8)
     multi_hot[np.arange(items), rng.integers(labels, size=items)] = True
-    mix = np.random.default_rng(7)  # one pair of worlds for all seeds
+    mix = np.random.default_rng(7)  # the same mixing matrices for all seeds
     image = multi_hot @ mix.normal(size=(labels, image_dim)) + 0.3 * rng.normal(size=(items, image_dim))
     text = multi_hot @ mix.normal(size=(labels, text_dim)) + 0.3 * rng.normal(size=(items, text_dim))
     return {
@@ -52,6 +62,48 @@ def planted_npz(tmp_path: Path) -> Path:
 def planted_store(planted_npz: Path) -> FeatureStore:
     """The same 200 items as a feature store."""
     return FeatureStore.open(planted_npz)
+
+
+def register_letters(patch: pytest.MonkeyPatch) -> None:
+    """Make the encoders of `made` known by the name "letters"."""
+    patch.setitem(packaged.IMAGE_ENCODERS, "letters", lambda _: Letters(24))
+    patch.setitem(packaged.TEXT_ENCODERS, "letters", lambda _: Letters())
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs of the command line. Copy or link them: they are shared by all tests.
+
+    ready.npz: 60 planted items. recoded.npz: other features of the same items. second.npz, longer.npz: other items.
+    features/: ready.npz as a store made by the encoder "letters". run/, other/: trained on it, with an index.
+    plain/: trained on ready.npz, with an index. separate/: two models, one per length.
+    """
+    folder = tmp_path_factory.mktemp("made")
+    data = plant(60)
+    np.savez(folder / "ready.npz", **data)
+    np.savez(folder / "recoded.npz", **{**data, "image": -data["image"]})
+    np.savez(folder / "second.npz", **plant(60, seed=1))
+    np.savez(folder / "longer.npz", **plant(80))
+    texts = tuple((f"text {i}",) for i in range(60))
+    names = tuple(f"topic {i}" for i in range(8))
+    items = PairedDataset(tuple(map(str, range(60))), (None,) * 60, texts, data["labels"], names)
+    recipe = Recipe(Letters(24).recipe, Letters().recipe)
+    FeatureStore(items, data["image"], data["text"], np.arange(61), recipe).save(folder / "features")
+    with pytest.MonkeyPatch.context() as patch:
+        register_letters(patch)
+        for name, seed in (("run", 1), ("other", 2)):
+            done("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed)
+        done("train", folder / "ready.npz", "--out", folder / "plain", *TINY)
+        done("train", folder / "ready.npz", "--out", folder / "separate", "--method", "separate", *TINY)
+        for name in ("run", "other", "plain"):
+            done("index", folder / name)
+    return folder
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoders of `made`, known by name."""
+    register_letters(monkeypatch)
 
 
 @pytest.fixture(scope="session")

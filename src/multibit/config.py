@@ -1,4 +1,4 @@
-"""Every setting of a run in one frozen value, with the paper's parameter register as presets."""
+"""The settings of a run, with the paper's parameters as presets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Config:
         >>> Config(scales=4, lengths=(2,))
         Traceback (most recent call last):
             ...
-        multibit.errors.ConfigError: lengths: the longest code has 2 bits, but each of the 4 scales needs at least one.
+        multibit.errors.ConfigError: lengths: the longest code has 2 bits, fewer than the 4 scales.
     """
 
     # Relation teacher (FRT)
-    teacher: str = "frt"  # of g*; `multibit variants` lists them
+    teacher: str = "frt"  # relation teacher of g*, one of `multibit.relation.TEACHERS`
     alpha: float = 0.9  # fractional diffusion order: larger favours long range
     eta: float = 0.2  # kernel shift: smaller reaches further
     scales: int = 4  # M, Gauss-Laguerre points
@@ -44,16 +44,17 @@ class Config:
     allocation: str = "quadrature"  # of the bits to the scales: by their weights, uniform, or one single block
     hidden: int = 1280  # width of the hidden layer of each modality's projection
     dimension: int = 512  # d, width of the shared feature before the heads
-    dropout: float = 0.0  # share of hidden units dropped in training
-    input_dropout: float = 0.0  # share of feature values dropped in training
+    dropout: float = 0.0  # fraction of hidden units dropped in training
+    input_dropout: float = 0.0  # fraction of feature values dropped in training
 
     # Objective (MPA)
     aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none
     alignment: str = "listwise"  # a ranking follows its teacher by KL (listwise) or by squared error (pairwise)
-    standard_weight: float = 0.0  # of the field's standard objective, a pairwise likelihood of sharing a label
-    binary_weight: float = 0.0  # of the same rankings of the signs, each with a trained temperature
-    within_weight: float = 0.0  # of the rankings of the signs of each modality among themselves
-    consistency_weight: float = 0.0  # of 1 - correlation of a query's similarities at a shorter length and the longest
+    standard_weight: float = 0.0  # weight of the field's standard objective, a pairwise likelihood of sharing a label
+    quantization_weight: float = 0.0  # weight of the quantisation term in the standard objective
+    binary_weight: float = 0.0  # weight of the same rankings of the signs, each with a trained temperature
+    within_weight: float = 0.0  # weight of the rankings of the signs within each modality
+    consistency_weight: float = 0.0  # weight of 1 - correlation of similarities at a shorter length and the longest
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
     scale_weight: float = 0.7  # lambda_s
@@ -71,21 +72,29 @@ class Config:
         self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
         self._require_at_least(
-            0, "scale_weight", "standard_weight", "binary_weight", "within_weight", "consistency_weight", "seed"
+            0,
+            "scale_weight",
+            "standard_weight",
+            "quantization_weight",
+            "binary_weight",
+            "within_weight",
+            "consistency_weight",
+            "seed",
         )
-        if max(self.hidden, self.dimension) > MAX_WIDTH:
-            raise ConfigError(f"hidden, dimension: at most {MAX_WIDTH:,}, got {self.hidden} and {self.dimension}.")
+        for name in ("hidden", "dimension"):
+            if getattr(self, name) > MAX_WIDTH:
+                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
         for name in ("dropout", "input_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: must be in [0, 1), got {getattr(self, name)}.")
+                raise ConfigError(f"must be in [0, 1), got {getattr(self, name)}.", option=name)
         if self.seed >= 2**32:
-            raise ConfigError(f"seed: must be below 2^32, got {self.seed}.")
+            raise ConfigError(f"must be below 2^32, got {self.seed}.", option="seed")
         self._require_lengths()
         self._require_objective()
 
     @property
     def code_bits(self) -> int:
-        """B_max: the bits of the stored code, of which every shorter length is a prefix."""
+        """B_max, the length of the stored code; every shorter length is a prefix of it."""
         return max(self.lengths)
 
     @property
@@ -106,28 +115,46 @@ class Config:
 
     @classmethod
     def preset(cls, name: str) -> Config:
-        """The paper's settings for a data set: one of `PRESETS`."""
+        """The paper's settings for a data set.
+
+        Args:
+            name: one of `PRESETS`.
+
+        Raises:
+            ConfigError: unknown preset.
+        """
         if name not in PRESETS:
-            raise ConfigError(f"preset: {name!r} is unknown; there are {', '.join(PRESETS)}.")
+            raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}.", option="preset")
         return PRESETS[name]
 
     @classmethod
     def load(cls, path: Path, variant: Mapping[str, Any] | None = None) -> Config:
-        """Read TOML settings over those of a variant over the defaults; a `preset` key picks other defaults."""
+        """Read a TOML file of settings.
+
+        Args:
+            path: of the file. Its key `preset` chooses the defaults, `Config()` without it.
+            variant: settings that override the defaults; the file overrides both.
+
+        Raises:
+            ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
+        """
         try:
             settings = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not readable as TOML settings ({error}).") from None
+            raise ConfigError(f"cannot be read as TOML ({error}).", file=path) from None
         try:
             base = cls.preset(str(settings.pop("preset", "default")))
             for name, value in settings.items():
                 base._require_toml(name, value)
             return base.override({**(variant or {}), **settings})
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
 
     def override(self, settings: Mapping[str, Any]) -> Config:
-        """A copy with other values; text values are read as the field's own type.
+        """A copy with other values; text is converted to the type of the setting.
+
+        Raises:
+            ConfigError: a setting that is unknown, of another type, or out of range.
 
         Example:
             >>> Config().override({"epochs": "3", "lengths": "8,24"}).lengths
@@ -136,21 +163,33 @@ class Config:
         fields = {field.name for field in dataclasses.fields(self)}
         unknown = sorted(set(settings) - fields)
         if unknown:
-            raise ConfigError(f"unknown setting {', '.join(unknown)}; there are {', '.join(sorted(fields))}.")
+            known = ", ".join(sorted(fields))
+            raise ConfigError(f"unknown setting {', '.join(unknown)}; choose from {known}.")
         return dataclasses.replace(self, **{name: self._read(name, value) for name, value in settings.items()})
+
+    def changes(self) -> dict[str, Any]:
+        """The settings that differ from the defaults. A setting that is added later does not change them.
+
+        Example:
+            >>> Config.preset("mirflickr").changes()
+            {'alpha': 1.2}
+        """
+        defaults = Config().to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values, for JSON."""
         return {**dataclasses.asdict(self), "lengths": list(self.lengths)}
 
     def _require_toml(self, name: str, value: Any) -> None:
-        """Refuse what a file writes in another way than it should: TOML has types."""
+        """Refuse tables, and text where a number is needed: TOML has types."""
         if isinstance(value, dict):
-            raise ConfigError(f"{name}: is a table; settings stand alone, as in: epochs = 30.")
+            raise ConfigError("is a table; settings are top-level keys, such as: epochs = 30.", option=name)
         texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
         if texts and not isinstance(getattr(self, name, ""), str):
             example = "[16, 32]" if name == "lengths" else getattr(self, name)
-            raise ConfigError(f"{name}: is the text {texts[0]!r}; write it without quotes, as in: {name} = {example}.")
+            hint = f"Write it without quotes, such as: {name} = {example}."
+            raise ConfigError(f"is the text {texts[0]!r}, needs a number.", option=name, hint=hint)
 
     def _read(self, name: str, value: Any) -> Any:
         standard = getattr(self, name)
@@ -162,61 +201,65 @@ class Config:
                 return _text(value)
             return _whole(value) if isinstance(standard, int) else _number(value)
         except (TypeError, ValueError, OverflowError):
-            kind = "several numbers, such as [16, 32]" if name == "lengths" else type(standard).__name__
-            raise ConfigError(f"{name}: cannot read {value!r} as {kind}.") from None
+            kind = "whole numbers, such as 16,32" if name == "lengths" else _WORDS[type(standard)]
+            raise ConfigError(f"must be {kind}, got {value!r}.", option=name) from None
 
     def _require_types(self) -> None:
         lengths: Any = self.lengths
         if isinstance(lengths, str) or not isinstance(lengths, Iterable):
-            raise ConfigError(f"lengths: must be several whole numbers, such as (16, 32), got {lengths!r}.")
+            raise ConfigError(f"must be whole numbers, such as (16, 32), got {lengths!r}.", option="lengths")
         object.__setattr__(self, "lengths", tuple(lengths))
-        kinds: dict[str, tuple[type, str]] = {
-            "int": (numbers.Integral, "a whole number"), "float": (numbers.Real, "a number"), "str": (str, "a text"),
+        kinds: dict[str, tuple[type, type]] = {
+            "int": (int, numbers.Integral), "float": (float, numbers.Real), "str": (str, str),
         }  # fmt: skip
         values = [(field.name, field.type, getattr(self, field.name)) for field in dataclasses.fields(self)]
         values = [each for each in values if each[1] in kinds] + [("lengths", "int", length) for length in self.lengths]
         for name, kind, value in values:
-            accepted, words = kinds[str(kind)]
+            standard, accepted = kinds[str(kind)]
             if isinstance(value, bool) or not isinstance(value, accepted):
-                raise ConfigError(f"{name}: must be {words}, got {value!r}.")
+                raise ConfigError(f"must be {_WORDS[standard]}, got {value!r}.", option=name)
 
     def _require_choices(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name}: must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+                raise ConfigError(f"choose from {', '.join(choices)}, got {getattr(self, name)!r}.", option=name)
 
     def _require_lengths(self) -> None:
         if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
-            raise ConfigError(f"lengths: need one or more different positive bit counts, got {self.lengths}.")
+            raise ConfigError(f"need one or more different positive lengths, got {self.lengths}.", option="lengths")
+        longest = f"the longest code has {self.lengths[-1]} bits"
         if self.code_bits > MAX_BITS:
-            raise ConfigError(f"lengths: the longest code has {self.code_bits} bits, at most {MAX_BITS} are supported.")
+            raise ConfigError(f"{longest}; at most {MAX_BITS} are supported.", option="lengths")
         if self.allocation != "single" and self.code_bits < self.scales:
-            raise ConfigError(
-                f"lengths: the longest code has {self.code_bits} bits, but each of the {self.scales} scales needs "
-                "at least one."
-            )
+            raise ConfigError(f"{longest}, fewer than the {self.scales} scales.", option="lengths")
 
     def _require_objective(self) -> None:
         if self.allocation == "single" and self.scale_weight:
-            raise ConfigError(f"scale_weight: a single block has no scales, so it must be 0, got {self.scale_weight}.")
-        if self.aligned == "none" and not (self.scale_weight or self.standard_weight):
-            raise ConfigError("aligned: none, scale_weight 0 and standard_weight 0 leave nothing to train.")
-        if self.aligned == "none" and (self.binary_weight or self.within_weight or self.consistency_weight):
-            raise ConfigError(
-                "binary_weight, within_weight, consistency_weight: need aligned lengths, aligned is none."
-            )
+            problem = f"must be 0 with the single allocation, which has no scales; got {self.scale_weight}."
+            raise ConfigError(problem, option="scale_weight")
+        if self.aligned != "none":
+            return
+        if not (self.scale_weight or self.standard_weight):
+            problem = "none leaves nothing to train when scale_weight and standard_weight are 0."
+            raise ConfigError(problem, option="aligned")
+        for name in ("binary_weight", "within_weight", "consistency_weight"):
+            if getattr(self, name):
+                raise ConfigError(f"must be 0 when aligned is none, got {getattr(self, name)}.", option=name)
 
     def _require_positive(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"{name}: must be a positive number, got {value}.")
+                raise ConfigError(f"must be a positive number, got {value}.", option=name)
 
     def _require_at_least(self, least: int, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
             if not (value >= least and math.isfinite(value)):
-                raise ConfigError(f"{name}: must be at least {least}, got {value}.")
+                raise ConfigError(f"must be at least {least}, got {value}.", option=name)
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text"}
 
 
 def _text(value: Any) -> str:
@@ -243,13 +286,13 @@ CHOICES = {
     "aligned": ("all", "longest", "none"),
     "alignment": ("listwise", "pairwise"),
 }
-"""Setting -> what it can be."""
+"""Setting -> allowed values."""
 
 MAX_BITS = 1024
-"""Longest code that can be packed."""
+"""Longest supported code."""
 
 MAX_WIDTH = 1_000_000
-"""Widest layer; more is a slip of the pen."""
+"""Widest supported layer; more is almost certainly a typo."""
 
 PRESETS: dict[str, Config] = {
     "default": Config(),
@@ -258,4 +301,4 @@ PRESETS: dict[str, Config] = {
     "iapr": Config(alpha=0.9),
     "nuswide": Config(alpha=0.9),
 }
-"""The paper's parameter register: settings by data set."""
+"""The paper's settings by data set (Table `tab:all-parameters`)."""

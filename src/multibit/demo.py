@@ -1,4 +1,4 @@
-"""The main job on the real sample: pictures and texts -> features -> teacher -> model -> codes -> index -> numbers."""
+"""The full pipeline on the included sample: features, training, evaluation, index and example searches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from multibit.codes import Codes
+from multibit.codes.items import Modality
 from multibit.config import Config
-from multibit.data import FeatureStore, Split
-from multibit.data.encoders import load_picture_encoder, load_text_encoder
-from multibit.data.extract import extract_features
+from multibit.data import Split
 from multibit.data.sample import load_sample
-from multibit.hashing.model import MODALITIES, Modality
-from multibit.report import Search, accuracy_table, contact_sheet, save_evaluations
+from multibit.evaluation.storage import save_evaluations
+from multibit.features.extract import extract_features
+from multibit.features.load import load_image_encoder, load_text_encoder
+from multibit.features.store import FeatureStore
+from multibit.pipeline import build_indices, encode_image, encode_text, evaluate_run, index_path
+from multibit.report.sheet import Search, contact_sheet
+from multibit.report.tables import accuracy_table
 from multibit.runs import Run
 from multibit.search import Index
 
@@ -24,15 +28,19 @@ SHOWN_BITS = (16, 128)
 SHOWN_HITS = 8
 
 
-def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu") -> None:
-    """Run everything on the shipped sample and leave all files in `folder`.
+def run_demo(folder: Path, config: Config, out: Console, *, method: str = "", device: str = "cpu") -> None:
+    """Run the full pipeline on the included sample and keep all files in `folder`.
 
-    The features are kept there and used again; a finished run is replaced by a new one, an unfinished one goes on.
+    Features that are there are used again; a finished run is replaced, an unfinished one is resumed.
+
+    Args:
+        folder: of all outputs. config: complete settings. out: prints the results, without markup.
+        method: name that made `config`, for the run record. device: where networks run.
     """
     sample = load_sample()
     out.print(
-        f"Sample: {len(sample):,} public-domain pictures with texts, {len(sample.label_names)} labels, "
-        f"{sample.labels.sum() / len(sample):.2f} labels an item"
+        f"Sample: {len(sample):,} public-domain images with texts, {len(sample.label_names)} labels, "
+        f"{sample.labels.sum() / len(sample):.2f} labels per item"
     )
     store = sample_features(folder / "features", out, device=device)
     split = Split.usual(len(store), config.seed)
@@ -42,49 +50,47 @@ def run_demo(folder: Path, config: Config, out: Console, *, device: str = "cpu")
     )
     if (folder / "run" / "run.json").exists():
         shutil.rmtree(folder / "run")
-    run = Run.create(folder / "run", store, split, config, device=device)
+    run = Run.create(folder / "run", store, split, config, method=method, device=device)
     out.print(
         f"One model: {run.model.bits}-bit code, {'/'.join(map(str, run.model.blocks))} bits for the "
-        f"{run.teacher.scales} diffusion scales; best epoch {run.record['selection']['epoch']} on validation data"
+        f"{run.teacher.scales} diffusion scales; best epoch {run.record.selection.epoch} on validation data"
     )
-    evaluations = run.evaluate(store)
+    evaluations = evaluate_run(run, store)
     for evaluation in evaluations:
         out.print(accuracy_table(evaluation).rich())
     save_evaluations(folder / "evaluation.json", evaluations)
-    indices: dict[Modality, Index] = {}
-    for modality in MODALITIES:
-        indices[modality] = Index(model=run.record["model"])
-        run.index_items(indices[modality], store, modality, split.database)
-        indices[modality].save(folder / "run" / "index" / f"{modality}.mbx")
+    indices = build_indices(run, store, split.database)
+    for modality, index in indices.items():
+        index.save(index_path(run.folder / "index", modality))
     sheet = folder / "searches.png"
     contact_sheet(_searches(run, store, indices), sheet)
-    out.print(f"Searches to look at: {sheet}")
-    out.print(f'Try your own: multibit search {folder / "run"} "a red flower" --bits 32')
+    out.print(f"Example searches: {sheet}")
+    out.print(f'Search yourself: multibit search {folder / "run"} "a red flower" --bits 32')
 
 
 def sample_features(folder: Path, out: Console, *, device: str = "cpu") -> FeatureStore:
-    """Features of the shipped sample by the packaged encoders, made once and kept in `folder`."""
+    """Features of the included sample by the packaged encoders, computed once and kept in `folder`."""
     if not folder.exists():
-        out.print("Encoding once with the packaged encoders; the features are kept for the next run")
-    pictures, texts = load_picture_encoder("efficientnet-lite0", device), load_text_encoder("all-minilm-l6-v2", device)
-    store = extract_features(load_sample(), pictures, texts, folder)
-    out.print(f"Features: {len(store):,} items, {store.image.shape[1]}-d pictures, {store.text.shape[1]}-d texts")
+        out.print("Encoding the sample with the packaged encoders; later runs use the same features")
+    images, texts = load_image_encoder("efficientnet-lite0", device), load_text_encoder("all-minilm-l6-v2", device)
+    store = extract_features(load_sample(), images, texts, folder)
+    out.print(f"Features: {len(store):,} items, {store.image.shape[1]}-d images, {store.text.shape[1]}-d texts")
     for name, reason in store.skipped:
         out.print(f"Skipped {name}: {reason}")
     return store
 
 
 def _searches(run: Run, store: FeatureStore, indices: dict[Modality, Index]) -> list[Search]:
-    """Searches by free texts, by texts of query items, and by pictures of query items."""
+    """Searches by free text, by the text of a query item, and by the image of a query item."""
     free = [_search(run, indices["image"], text, None, frozenset()) for text in ("a red flower", "musical instrument")]
     shown = _various(store, run.split.query, 6)
     by_text = [_search_item(run, store, indices["image"], int(row), "text") for row in shown[:3]]
-    by_picture = [_search_item(run, store, indices["text"], int(row), "image") for row in shown[3:]]
-    return [*free, *by_text, *by_picture]
+    by_image = [_search_item(run, store, indices["text"], int(row), "image") for row in shown[3:]]
+    return [*free, *by_text, *by_image]
 
 
 def _various(store: FeatureStore, rows: NDArray[np.int64], count: int) -> list[int]:
-    """The first rows, in order, that bring a label not seen yet."""
+    """The first rows, in order, that share no label with those before them."""
     seen: set[str] = set()
     chosen: list[int] = []
     for row in rows:
@@ -95,15 +101,15 @@ def _various(store: FeatureStore, rows: NDArray[np.int64], count: int) -> list[i
     return chosen
 
 
-def _search_item(run: Run, store: FeatureStore, index: Index, row: int, asked: Modality) -> Search:
+def _search_item(run: Run, store: FeatureStore, index: Index, row: int, query: Modality) -> Search:
     data = store.dataset
-    image = data.images[row] if asked == "image" else None
+    image = data.images[row] if query == "image" else None
     return _search(run, index, data.texts[row][0], image, frozenset(data.label_names_of(row)))
 
 
 def _search(run: Run, index: Index, text: str, image: Path | None, labels: frozenset[str]) -> Search:
-    codes = Codes.from_signs(run.encode_picture(image) if image else run.encode_text(text))
+    codes = Codes.binarize(encode_image(run, image) if image else encode_text(run, text))
     lengths = sorted({min(bits, run.model.bits) for bits in SHOWN_BITS})
     rows = {bits: index.search(codes, SHOWN_HITS, bits).hits() for bits in lengths}
-    title = f"picture -> texts: {text}" if image else f"text -> pictures: {text}"
+    title = f"image -> texts: {text}" if image else f"text -> images: {text}"
     return Search(title, labels, image, rows, show="text" if image else "image")

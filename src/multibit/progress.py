@@ -1,66 +1,102 @@
-"""The one progress bar: what is being done, how far, how fast, how long still."""
+"""The progress bar and notices. Silent unless asked: the command line asks, a Python caller passes `progress=True`."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
-
-console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
-"""Where people are spoken to; results go to standard output."""
-
-
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.1f} {task.fields['unit']}/s", style="cyan")
+_SHOWN: ContextVar[bool] = ContextVar("multibit_progress_shown", default=False)
 
 
 @contextlib.contextmanager
-def progress(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a bar while the block runs.
-
-    Args:
-        doing: what is being done, for people.
-        total: how many units there are.
-        unit: name of one unit, for the rate.
-        done: units that were finished before; they count, but not for the rate.
-
-    Yields:
-        `advance(count=1, note="")`: report finished units and, if wished, a short note beside the bar.
+def showing(wanted: bool = True) -> Iterator[None]:
+    """Show progress and notices on standard error while the block runs; False leaves it as it is.
 
     Example:
-        >>> with progress("Counting", total=3, unit="items") as advance:
+        >>> with showing():
+        ...     is_shown()
+        True
+        >>> is_shown()
+        False
+    """
+    token = _SHOWN.set(wanted or _SHOWN.get())
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+
+
+def is_shown() -> bool:
+    """Whether progress and notices are shown."""
+    return _SHOWN.get()
+
+
+@contextlib.contextmanager
+def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Track long work: a bar with count, rate, elapsed and remaining time while the block runs, if it is shown.
+
+    Args:
+        doing: human-readable name of the work. total: number of units. unit: name of one, for the rate.
+        done: units finished earlier; they count for the total, but not for the rate.
+
+    Yields:
+        `advance(count=1, note="")`: report finished units and a short note that is shown next to the bar.
+
+    Example:
+        >>> with track("Counting", total=3, unit="items") as advance:
         ...     for _ in range(3):
         ...         advance()
     """
+    if not is_shown():
+        yield lambda count=1, note="": None
+        return
+    from rich.console import Console  # slow to import
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.1f} {unit}/s", style="cyan")
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        _RateColumn(),
+        Rate(),
         TimeElapsedColumn(),
         TextColumn("left", style="dim"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(doing, total=total, completed=done, unit=unit, note="")
+        task = bar.add_task(doing, total=total, completed=done, note="")
 
         def advance(count: int = 1, note: str = "") -> None:
             bar.update(task, advance=count, note=note)
 
         yield advance
+
+
+@contextlib.contextmanager
+def notice(text: str) -> Iterator[None]:
+    """Say why nothing seems to happen while the block runs, if progress is shown."""
+    if not is_shown():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

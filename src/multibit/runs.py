@@ -1,204 +1,220 @@
-"""The run folder: a trained model with everything needed to repeat it."""
+"""Run folders: a trained model with everything needed to repeat its training."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
+import msgspec
 import torch
-from numpy.typing import NDArray
 
-from multibit.codes import Codes
 from multibit.config import Config
-from multibit.data import FeatureStore, PairedDataset, Recipe, Split
-from multibit.data.encoders import EncoderRecipe, load_picture_encoder, load_text_encoder
-from multibit.data.features import row_numbers
-from multibit.data.pictures import open_picture
+from multibit.data import Split
+from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.evaluation.protocol import Anchor, Evaluation, evaluate, first_rows
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.features import FeatureStore, Recipe
 from multibit.files import fingerprint, read_json, replacing, write_json
-from multibit.hashing.model import HashModel, Modality
+from multibit.hashing.methods import DEFAULT_METHOD, find_method
+from multibit.hashing.model import HashModel
+from multibit.hashing.train import Training, train
 from multibit.relation import RelationTeacher, load_teacher
-from multibit.search import Index
-from multibit.search.exchange import save_mat
-from multibit.training import encode, encode_store, train
 
-T = TypeVar("T")
 KIND, VERSION = "run", 1
-FIELDS = {
-    "config": dict, "model": str, "teacher": str, "split": str, "recipe": dict, "label_names": list, "data": str,
-    "dataset": dict, "features": str | None, "selection": dict, "versions": dict, "content": str,
-}  # fmt: skip
-"""What `run.json` must have, and of which type."""
-INNER_FIELDS = {"dataset": ("items", "fingerprint"), "selection": ("epoch", "rule")}
 STATE_FILE = "training-state.pt"
 RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
-PROTOCOLS = {
-    "in": "training items in the database",
-    "out": "training items kept out of the database",
-}
+MADE_BY = (
+    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "selection", "versions",
+    "method",
+)  # fmt: skip
+"""Fields of a record that its fingerprint covers, where present; not the path of the features, which may be moved."""
 
 
-def _read_record(path: Path) -> tuple[dict[str, Any], Config, Recipe]:
-    """`run.json`, and the settings and the feature recipe in it."""
-    record = read_json(path, kind=KIND, version=VERSION, fields=tuple(FIELDS))
-    wrong = [name for name, kind in FIELDS.items() if not isinstance(record[name], kind)]
-    wrong = wrong or [
-        f"{name}, {part}" for name, parts in INNER_FIELDS.items() for part in parts if part not in record[name]
-    ]
-    found = f"cannot be understood at {wrong[0]}" if wrong else "is not what its fingerprint says"
-    try:
-        if not wrong:
-            config, recipe = Config().override(record["config"]), Recipe.from_dict(record["recipe"])
-            if record["content"] == _content(record):
-                return record, config, recipe
-    except ConfigError as error:
-        raise FormatError(f"{path}: {error} It was edited, or made by another multibit.") from None
-    except (KeyError, TypeError):
-        found = "cannot be understood at recipe"
-    raise FormatError(f"{path}: {found}, so it was edited. Make it again or restore a copy.")
+@dataclass(frozen=True)
+class DatasetRecord:
+    """The data set of a run: number of items and fingerprint."""
+
+    items: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selected epoch, the rule of selection and the validation score."""
+
+    epoch: int
+    rule: str
+    validation_mean_mAP: float | None = None  # noqa: N815 - the name in the file
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The record of a run, `run.json`: settings, fingerprints and provenance.
+
+    Attributes:
+        config: settings. model, teacher, split, data: fingerprints. blocks: bits of each scale.
+        recipe: of the features. label_names: of the label columns. dataset: size and fingerprint.
+        features: path of the feature store; None if it was in memory. selection: of the epoch.
+        device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
+        method: name of the method; "" if not recorded, as in earlier versions.
+    """
+
+    config: dict[str, Any]
+    model: str
+    teacher: str
+    split: str
+    recipe: dict[str, Any]
+    label_names: list[str]
+    data: str
+    dataset: DatasetRecord
+    features: str | None
+    selection: Selection
+    versions: dict[str, str]
+    content: str
+    blocks: list[int] = field(default_factory=list)
+    device: str = "cpu"
+    threads: int = 0
+    method: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read and check a record.
+
+        Raises:
+            FormatError: missing, corrupt, newer, or not matching its fingerprint.
+        """
+        content = read_json(path, kind=KIND, version=VERSION)
+        try:
+            record: RunRecord = msgspec.convert(content, cls)
+        except msgspec.ValidationError as error:
+            problem = f"invalid or missing field ({error})."
+            raise FormatError(problem, file=path, field=_field_of(str(error)), hint=_MODIFIED) from None
+        if record.content != _content(content):
+            raise FormatError("the record does not match its fingerprint.", file=path, hint=_MODIFIED)
+        return record
+
+    def write(self, path: Path) -> None:
+        """Write the record with its fingerprint."""
+        content = asdict(self)
+        write_json(path, {**content, "content": _content(content)}, kind=KIND, version=VERSION)
+
+
+_MODIFIED = "It may have been modified. Train again or restore a copy."
+
+
+def _field_of(message: str) -> str:
+    """The field that a message of msgspec is about, such as "dataset.items"."""
+    place, missing = re.search(r"`\$\.([^`]*)`$", message), re.search(r"required field `(\w+)`", message)
+    return ".".join(match[1] for match in (place, missing) if match)
 
 
 def _content(record: dict[str, Any]) -> str:
-    """Fingerprint of what a run was made with; the place of the features may change."""
-    return fingerprint({name: record[name] for name in FIELDS if name not in ("content", "features")})
-
-
-def _check_split(split: Split, items: int) -> None:
-    """Refuse a split of other data."""
-    for name in ("train", "validation", "query", "database"):
-        rows = getattr(split, name)
-        if len(rows) and rows.max() >= items:
-            raise DataError(f"split: {name} names row {rows.max()}, the features have {items} rows.")
-        if not len(rows) and name in ("query", "database"):
-            raise DataError(f"split: no row in {name}, so nothing could be evaluated.")
-
-
-def require_split_of(given: str | None, data: PairedDataset) -> None:
-    """Refuse a run folder as the source of a split, where the run was trained on another data set.
-
-    Args:
-        given: what `choose_split` takes: only a run folder says which data its rows belong to. data: to be split.
-
-    Raises:
-        MismatchError: another data set. FormatError: a torn run, or a folder of separate models.
-    """
-    folder = Path(given or "")
-    if given is None or given.isdecimal() or not (is_run(folder) or separate_models(folder)):
-        return
-    theirs, here = Run.load(folder).record["dataset"], data.fingerprint()
-    if theirs["fingerprint"] != here:
-        raise MismatchError(
-            f"--split {folder}: is the split of data {theirs['fingerprint']} with {theirs['items']} items, here is "
-            f"data {here} with {len(data)}: its rows would be other items. Name a run on this data, or a seed; if "
-            f"the rows are the same all the same, name {folder / 'split.safetensors'}."
-        )
+    """Fingerprint of a record."""
+    return fingerprint({name: record[name] for name in MADE_BY if record.get(name) not in (None, "")})
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, finished or not."""
+    """Whether a folder holds a run, finished or unfinished."""
     return (folder / "run.json").exists() or (folder / STATE_FILE).exists()
 
 
 def separate_models(folder: Path) -> list[Path]:
-    """The run folders of `--variant separate`, one for each length, shortest first; none in another folder."""
+    """The run folders of the method "separate", one per length, shortest first; empty for any other folder."""
     found = [each for each in folder.glob("*/") if each.name.isdecimal() and is_run(each)]
     return [] if is_run(folder) else sorted(found, key=lambda each: int(each.name))
 
 
 def require_alone(folder: Path, *, separate: bool) -> None:
-    """Refuse to put one model and separate models into the same folder.
+    """Refuse to train one model and separate models in the same folder.
 
     Raises:
-        DataError: the other kind lies there.
+        DataError: the folder holds the other kind.
     """
+    hint = "Choose another folder."
     if separate and is_run(folder):
         raise DataError(
-            f"{folder}: holds one model for all lengths, so separate models cannot lie below it. Choose another folder."
+            "holds one model for all lengths, so it cannot also hold separate models.", file=folder, hint=hint
         )
     if not separate and (models := separate_models(folder)):
         names = ", ".join(each.name for each in models)
-        raise DataError(f"{folder}: holds separate models ({names}), so no other run. Choose another folder.")
+        raise DataError(f"holds separate models ({names}), so it cannot also hold one run.", file=folder, hint=hint)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A trained model with everything that made it, as kept in a run folder.
+    """A trained model with its settings, teacher, split and recipe, as stored in a run folder.
 
     Attributes:
-        folder: where it lies. config, model, teacher, split: as trained. recipe: of the features.
-        label_names: meaning of the label columns.
-        record: `run.json`: also data fingerprint, feature source, versions, selection.
+        folder: path of the run folder. record: content of `run.json`.
+        config, model, teacher, split: of the training. recipe: of the features.
     """
 
     folder: Path
+    record: RunRecord
     config: Config
     model: HashModel
     teacher: RelationTeacher
     split: Split
     recipe: Recipe
-    label_names: tuple[str, ...]
-    record: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, for tables."""
+        return self.folder.resolve().name
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the label columns."""
+        return tuple(self.record.label_names)
 
     @classmethod
-    def create(cls, folder: Path, store: FeatureStore, split: Split, config: Config, *, device: str = "cpu") -> Run:
-        """Train on a feature store by a split, and keep the result; an unfinished run in `folder` goes on.
+    def create(
+        cls,
+        folder: Path | str,
+        store: FeatureStore,
+        split: Split,
+        config: Config | None = None,
+        *,
+        method: str | None = None,
+        device: str = "cpu",
+        progress: bool = False,
+        **settings: Any,
+    ) -> Run:
+        """Train on a feature store by a split and write the run folder; an unfinished run in `folder` is resumed.
+
+        Args:
+            folder: of the run. store: the features. split: of the rows of the store.
+            config: the complete settings; those of `method`, changed by `settings`, when None.
+            method: name of the method, which is recorded too. device, progress, settings: as for `train`.
 
         Raises:
-            DataError: `folder` holds a finished run or separate models, or the rows of the split do not fit the store.
+            DataError: `folder` holds a finished run or separate models, or the split does not fit the store; and as
+                `train`.
         """
+        folder = Path(folder)
+        if config is None:
+            method = method or DEFAULT_METHOD
+            config, settings = find_method(method).config(**settings), {}
         if (folder / "run.json").exists():
-            raise DataError(f"{folder}: holds a finished run. Choose another folder or delete it first.")
+            raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
         require_alone(folder, separate=False)
-        _check_split(split, len(store))
+        require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
-        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
         try:
-            result = train(training, validation, config, device=device, state_file=folder / STATE_FILE)
+            result = train(
+                training, validation, config, device=device, state_file=folder / STATE_FILE, progress=progress,
+                **settings,
+            )  # fmt: skip
         finally:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # only an empty one goes: nothing was begun
-        state = result.state
-        result.model.save(folder / "model.safetensors")
-        result.teacher.save(folder / "teacher.safetensors")
-        split.save(folder / "split.safetensors")
-        with replacing(folder / "history.jsonl") as temporary:
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
-        record = {
-            "config": config.to_dict(),
-            "model": result.model.fingerprint(),
-            "blocks": list(result.model.blocks),
-            "recipe": store.recipe.to_dict(),
-            "label_names": list(store.dataset.label_names),
-            "data": store.fingerprint(),
-            "dataset": {"items": len(store), "fingerprint": store.dataset.fingerprint()},
-            "features": str(store.source.resolve()) if store.source else None,
-            "teacher": result.teacher.fingerprint(),
-            "split": split.fingerprint(),
-            "selection": {
-                "epoch": state.best_epoch,
-                "validation_mean_mAP": state.best_score if len(validation) else None,
-                "rule": "largest validation mean mAP" if len(validation) else "last epoch, no validation rows",
-            },
-            "device": device,
-            "threads": torch.get_num_threads(),
-            "versions": {
-                **{name: version(name) for name in ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")},
-                "python": platform.python_version(),
-                "processor": platform.machine(),
-            },
-        }
-        record["content"] = _content(record)
-        write_json(folder / "run.json", record, kind=KIND, version=VERSION)  # last: its presence says "finished"
-        (folder / STATE_FILE).unlink(missing_ok=True)
+                folder.rmdir()  # removes only an empty folder
+        _write(folder, result, store, split, method=method or "", device=device, scored=bool(len(validation)))
         return cls.load(folder)
 
     @classmethod
@@ -206,212 +222,114 @@ class Run:
         """Open a finished run.
 
         Raises:
-            FormatError: unfinished, torn, newer, files of different runs, or a folder of separate models.
+            FormatError: unfinished, corrupt, newer, with files of different runs, or a folder of separate models.
         """
         folder = Path(folder)
         if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
-            raise FormatError(f"{folder}: its training is not finished. Run the same `multibit train` again to go on.")
+            raise FormatError(
+                "the training is not finished.", file=folder, hint="Train again with the same settings to resume it."
+            )
         if models := separate_models(folder):
             names = ", ".join(str(each) for each in models)
-            raise FormatError(f"{folder}: holds separate models, one for each length. Name one of them: {names}.")
-        record, config, recipe = _read_record(folder / "run.json")
+            raise FormatError("holds separate models, one per length.", file=folder, hint=f"Name one of them: {names}.")
+        record = RunRecord.read(folder / "run.json")
+        try:
+            config, recipe = Config().override(record.config), Recipe.from_dict(record.recipe)
+        except ConfigError as error:
+            problem = f"invalid settings, or settings of another version of multibit ({error})"
+            raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=_MODIFIED) from None
+        except (KeyError, TypeError):
+            raise FormatError("invalid value.", file=folder / "run.json", field="recipe", hint=_MODIFIED) from None
         model = HashModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors")
         split = Split.load(folder / "split.safetensors")
         found = {"model": model.fingerprint(), "teacher": teacher.fingerprint(), "split": split.fingerprint()}
         for name, digits in found.items():
-            if digits != record[name]:
-                raise FormatError(f"{folder}: {name}.safetensors is not the {name} that run.json describes.")
-        return cls(
-            folder,
-            config,
-            model,
-            teacher,
-            split,
-            recipe,
-            tuple(record["label_names"]),
-            record,
+            if digits != getattr(record, name):
+                raise FormatError(f"{name}.safetensors is not the {name} that run.json describes.", file=folder)
+        return cls(folder, record, config, model, teacher, split, recipe)
+
+
+def read_history(run: Run) -> list[dict[str, float]]:
+    """The training history of a run, one row per epoch: mean of each loss part, learning rate, validation mAP.
+
+    Raises:
+        FormatError: missing or corrupt.
+    """
+    path = run.folder / "history.jsonl"
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for row in rows:
+            if not all(isinstance(row[name], int | float) for name in ("epoch", "total", "learning_rate")):
+                raise ValueError(f"not a number in {row}")
+        return rows
+    except FileNotFoundError:
+        raise FormatError("no such file.", file=path, hint="Train again.") from None
+    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+        raise FormatError(f"corrupt ({error}).", file=path, hint=_MODIFIED) from None
+
+
+def _write(
+    folder: Path, result: Training, store: FeatureStore, split: Split, *, method: str, device: str, scored: bool
+) -> None:
+    """Write the files of a run, the record last, because it marks the run as finished."""
+    state = result.state
+    result.model.save(folder / "model.safetensors")
+    result.teacher.save(folder / "teacher.safetensors")
+    split.save(folder / "split.safetensors")
+    with replacing(folder / "history.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
+    libraries = ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")
+    rule = "largest validation mean mAP" if scored else "last epoch, no validation rows"
+    RunRecord(
+        config=result.config.to_dict(),
+        model=result.model.fingerprint(),
+        teacher=result.teacher.fingerprint(),
+        split=split.fingerprint(),
+        recipe=store.recipe.to_dict(),
+        label_names=list(store.dataset.label_names),
+        data=store.fingerprint(),
+        dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
+        features=str(store.source.resolve()) if store.source else None,
+        selection=Selection(state.best_epoch, rule, state.best_score if scored else None),
+        versions={
+            **{name: version(name) for name in libraries},
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+        },
+        content="",
+        blocks=list(result.model.blocks),
+        device=device,
+        threads=torch.get_num_threads(),
+        method=method,
+    ).write(folder / "run.json")
+    (folder / STATE_FILE).unlink(missing_ok=True)
+
+
+def require_same_split(first: Run, other: Run) -> None:
+    """Refuse to compare runs whose queries differ.
+
+    Raises:
+        MismatchError: the splits differ.
+    """
+    if other.split.fingerprint() != first.split.fingerprint():
+        raise MismatchError(
+            f"{other.folder} and {first.folder} have different splits: they cannot be compared.", field="split"
         )
 
-    @property
-    def features(self) -> Path | None:
-        """Where the features lay that the run was trained on, if it knows."""
-        return Path(self.record["features"]) if self.record["features"] else None
 
-    def open_features(self, path: Path | None = None) -> FeatureStore:
-        """The features that the run was trained on, or others made by the same recipe.
+def require_comparable(first: Run, other: Run) -> None:
+    """Refuse to compare runs whose queries or code lengths differ.
 
-        Raises:
-            DataError: no path is known. MismatchError: another recipe.
-        """
-        where = path or self.features
-        if where is None:
-            raise DataError(f"{self.folder}: does not know where its features are; name them.")
-        if path is None and not where.exists():
-            raise DataError(
-                f"{where}: the features that this run was trained on are gone; name them where they are now."
-            )
-        store = FeatureStore.open(where)
-        self.recipe.require(store.recipe, str(where))
-        return store
-
-    def _load(self, load: Callable[..., T], recipe: EncoderRecipe) -> T:
-        """The encoder that made the features, if anybody knows it."""
-        try:
-            return load(recipe.source or recipe.name, **recipe.options)
-        except ConfigError:
-            if recipe.weights:
-                raise
-            raise DataError(
-                f"{self.folder}: was trained on ready features ({recipe.name}), so it cannot encode a raw text or "
-                "picture. Encode it as they were made, then use HashModel.encode and Index.search in Python."
-            ) from None
-
-    def save_codes(
-        self, path: Path, store: FeatureStore, bits: int | None = None, *, engine: str = "local", workers: int = 2
-    ) -> None:
-        """Write packed codes of all items to `.npz`: ids, image, text (items, bytes) uint8, bits, model.
-
-        `engine` and `workers`: as of `encode_store`.
-        """
-        length = self._check_length(bits)
-        coded = encode_store(self.model, store, engine=engine, workers=workers)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(
-                file,
-                ids=np.array(store.dataset.ids),
-                image=coded.image.prefix(length).to_bytes(),
-                text=coded.text.prefix(length).to_bytes(),
-                bits=length,
-                model=self.record["model"],
-            )
-
-    def save_mat(
-        self, path: Path, store: FeatureStore, bits: int | None = None, *, engine: str = "local", workers: int = 2
-    ) -> None:
-        """Write the codes of the split's queries and database to the field's six-key `.mat`.
-
-        `engine` and `workers`: as of `encode_store`.
-        """
-        self.require_own(store)
-        self._check_length(bits)
-        rows = np.concatenate([self.split.query, self.split.database])
-        coded = encode_store(self.model, store, rows, engine=engine, workers=workers)
-        query, database = map(coded.take, np.split(np.arange(len(rows)), [len(self.split.query)]))
-        save_mat(path, (query.image, query.text, query.labels), (database.image, database.text, database.labels), bits)
-
-    def _check_length(self, bits: int | None) -> int:
-        """`Codes.check_length` before there are codes."""
-        return Codes.from_bits(np.zeros((0, self.model.bits), bool)).check_length(bits)
-
-    def require_own(self, store: FeatureStore) -> None:
-        """Refuse features that the split of the run does not belong to.
-
-        Raises:
-            MismatchError: other data; with its own split unknown, training items could be among the queries.
-        """
-        if store.fingerprint() != self.record["data"]:
-            raise MismatchError(
-                f"{store.source or 'these features'}: not the data that the run's split belongs to, so training items "
-                f"could be among the queries: data {store.fingerprint()} with {len(store)} items here, "
-                f"{self.record['data']} with {self.record['dataset']['items']} in {self.folder}. "
-                f"Name the features that it was trained on: {self.record['features'] or 'it does not know where'}."
-            )
-
-    def require_same_split(self, other: Run) -> None:
-        """Refuse to compare runs whose queries differ.
-
-        Raises:
-            MismatchError: the splits differ.
-        """
-        if other.split.fingerprint() != self.split.fingerprint():
-            raise MismatchError(f"{other.folder} and {self.folder} have different splits: they cannot be compared.")
-
-    def require_comparable(self, other: Run) -> None:
-        """Refuse to compare runs whose queries or code lengths differ.
-
-        Raises:
-            MismatchError: the splits or the lengths differ.
-        """
-        self.require_same_split(other)
-        if other.config.lengths != self.config.lengths:
-            lengths = ["/".join(map(str, each.config.lengths)) for each in (other, self)]
-            raise MismatchError(
-                f"{other.folder} has codes of {lengths[0]} bits, {self.folder} of {lengths[1]} bits: they cannot be "
-                "compared. Train both with the same lengths."
-            )
-
-    def index_items(
-        self, index: Index, store: FeatureStore, modality: Modality, rows: NDArray[np.int64] | None = None
-    ) -> None:
-        """Encode one modality of some items (all when None) into an index, with picture, text and labels.
-
-        Items that the index knows by id are replaced.
-
-        Raises:
-            MismatchError: the index holds codes of another model.
-        """
-        index.require_model(self.record["model"])
-        chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-        codes = encode(self.model, store.take(chosen)).codes(modality)
-        index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
-
-    def encode_text(self, text: str) -> NDArray[np.float32]:
-        """Relaxed code (1, B) of a raw text, by the text encoder that the run was trained with."""
-        encoder = self._load(load_text_encoder, self.recipe.text)
-        self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "this machine's encoders")
-        return self.model.encode(encoder.encode([text]), "text")
-
-    def encode_picture(self, path: Path) -> NDArray[np.float32]:
-        """Relaxed code (1, B) of a picture file, by the picture encoder that the run was trained with."""
-        encoder = self._load(load_picture_encoder, self.recipe.image)
-        self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "this machine's encoders")
-        return self.model.encode(encoder.encode([encoder.prepare(open_picture(path))]), "image")
-
-    def evaluate(
-        self,
-        store: FeatureStore,
-        *,
-        at: int | None = None,
-        graded: Sequence[GradedRelevance] = (),
-        anchor: Run | None = None,
-    ) -> list[Evaluation]:
-        """Measure the query set against both databases: with and without the training and validation items.
-
-        A protocol whose database is empty is left out.
-
-        Args:
-            store: the features that the run was split by. at, graded: as in `evaluation.evaluate`.
-            anchor: the run whose first ranks all candidate pools share; this run when None.
-
-        Raises:
-            MismatchError: these are not the features that the split of the run belongs to, or the anchor has another
-                split.
-        """
-        self.require_own(store)
-        self.require_same_split(anchor or self)
-        query = encode(self.model, store.take(self.split.query))
-        labels = store.dataset.labels[self.split.train]
-        fingerprints = {"run": self.record["model"], "data": self.record["data"], "split": self.record["split"]}
-        evaluations = []
-        for protocol, rows in self.databases.items():
-            database = encode(self.model, store.take(rows))
-            first = self.first_rows(store, rows, anchor) if graded and anchor is not None else None
-            evaluations.append(
-                evaluate(
-                    query, database, self.config.lengths, training_labels=labels, protocol=protocol, at=at,
-                    graded=graded, anchor=first, name=self.folder.resolve().name, fingerprints=fingerprints,
-                )
-            )  # fmt: skip
-        return evaluations
-
-    @property
-    def databases(self) -> dict[str, NDArray[np.int64]]:
-        """Protocol -> rows that are searched: with and without the training and validation items, if any are left."""
-        rows = {PROTOCOLS["in"]: self.split.database, PROTOCOLS["out"]: self.split.unseen}
-        return {protocol: each for protocol, each in rows.items() if len(each)}
-
-    def first_rows(self, store: FeatureStore, rows: NDArray[np.int64], anchor: Run) -> Anchor:
-        """The first ranks of the anchor run among these rows, which all candidate pools share."""
-        query, database = (encode(anchor.model, store.take(part)) for part in (self.split.query, rows))
-        return first_rows(query, database, self.config.lengths)
+    Raises:
+        MismatchError: the splits or the lengths differ.
+    """
+    require_same_split(first, other)
+    if other.config.lengths != first.config.lengths:
+        lengths = ["/".join(map(str, each.config.lengths)) for each in (other, first)]
+        raise MismatchError(
+            f"{other.folder} has codes of {lengths[0]} bits, {first.folder} of {lengths[1]} bits: they cannot be "
+            "compared.",
+            field="lengths",
+            hint="Train both with the same lengths.",
+        )

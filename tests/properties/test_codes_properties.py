@@ -39,14 +39,14 @@ def test_bits_signs_and_bytes_come_back(sets):
     bits, _ = sets
     codes = Codes.from_bits(bits)
     np.testing.assert_array_equal(codes.to_bits(), bits)
-    assert Codes.from_signs(codes.to_signs()) == codes
+    assert Codes.binarize(codes.to_signs()) == codes
     assert Codes.from_bytes(codes.to_bytes(), codes.bits) == codes
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=st.floats(allow_nan=False)))
 @quick
 def test_the_sign_bit_is_one_from_zero_up(values):
-    np.testing.assert_array_equal(Codes.from_signs(values).to_bits(), np.where(values < 0, 0, 1))
+    np.testing.assert_array_equal(Codes.binarize(values).to_bits(), np.where(values < 0, 0, 1))
 
 
 @given(two_sets(), st.data())
@@ -129,7 +129,7 @@ def test_relaxed_search_is_the_stable_order_of_the_scores(items, length, k, seed
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     found = nearest_relaxed(values, Codes.from_bits(bits), k)
     np.testing.assert_array_equal(found.rows, expected)
-    np.testing.assert_array_equal(found.distances, np.take_along_axis(scores, expected, axis=1))
+    np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, expected, axis=1))
 
 
 @given(two_sets(most_bits=20), st.integers(0, 21))

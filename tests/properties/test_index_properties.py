@@ -58,7 +58,7 @@ def change(index: Index, model: dict, kind: str, batch) -> None:
     else:
         arguments = [name for name, _, _ in batch], pack([code for _, code, _ in batch]), [load for _, _, load in batch]
     if is_refused(kind, batch, model):
-        with pytest.raises(DataError, match=r"is in the index already|is given twice|is not in the index"):
+        with pytest.raises(DataError):
             getattr(index, kind)(*arguments)
         return
     getattr(index, kind)(*arguments)

@@ -1,4 +1,4 @@
-"""What holds for the metrics of any ranking."""
+"""Properties of the metrics of any ranking."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from multibit.codes import Codes
-from multibit.evaluation import average_precision, mean_average_precision, precision_at, precision_recall
+from multibit.evaluation.metrics import average_precision, mean_average_precision, precision_at, precision_recall
 from multibit.evaluation.protocol import popularity_floor, random_floor
 
 quick = settings(max_examples=50, deadline=None)
@@ -129,7 +129,10 @@ def test_a_prefix_is_measured_as_the_code_of_that_length(ranking, data):
 @given(rankings(), st.integers(1, 15))
 @quick
 def test_precision_at_k_is_the_share_among_the_first_k(ranking, k):
-    expected = [r[np.argsort(d, kind="stable")[:k]].sum() / k for d, r in zip(*pairs_of(ranking), strict=True)]
+    expected = [
+        r[np.argsort(d, kind="stable")[:k]].sum() / k if r.any() else np.nan
+        for d, r in zip(*pairs_of(ranking), strict=True)
+    ]
     np.testing.assert_allclose(precision_at(*packed(ranking), k), expected)
 
 

@@ -1,4 +1,4 @@
-"""What holds for the listwise objective whatever the codes, the blocks and the lengths."""
+"""Properties of the listwise objective for any codes, blocks and lengths."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_order_of_the_items_in_a_batch_does_not_matter(problem):
 
 @MODEST
 @given(problems)
-def test_pictures_and_texts_may_change_places(problem):
+def test_images_and_texts_can_be_swapped(problem):
     assert_equal_parts(problem.parts(), problem.parts(problem.text, problem.image))
 
 
@@ -81,7 +81,7 @@ def test_flipping_a_bit_of_all_items_changes_nothing(problem):
 
 @MODEST
 @given(problems)
-def test_a_prefix_does_not_know_the_bits_after_it(problem):
+def test_a_prefix_does_not_depend_on_later_bits(problem):
     before = problem.parts()
     for length in problem.lengths:
         image, text = problem.image.copy(), problem.text.copy()
@@ -95,7 +95,7 @@ def test_a_prefix_does_not_know_the_bits_after_it(problem):
 
 @MODEST
 @given(problems)
-def test_a_scale_knows_its_own_block_and_its_own_teacher_only(problem):
+def test_a_scale_depends_only_on_its_own_block_and_teacher(problem):
     before, ends = problem.parts(), np.cumsum(problem.blocks)
     for scale, end in enumerate(ends, start=1):
         own = slice(end - problem.blocks[scale - 1], end)

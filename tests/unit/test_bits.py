@@ -32,8 +32,8 @@ def shares_in_fractions(rho, total):
         ([1], 128, (128,)),
         ([1, 1, 1, 1], 128, (32, 32, 32, 32)),
         ([1, 1, 1], 128, (43, 43, 42)),  # equal fractions: the local scales first
-        ([5.4, 3.7, 0.9], 10, (5, 4, 1)),  # a scale lifted to one bit gets no remainder, large as its fraction is
-        ([1e6, 1, 1, 1], 10, (7, 1, 1, 1)),  # what lifting cost comes from the largest block
+        ([5.4, 3.7, 0.9], 10, (5, 4, 1)),  # a scale raised to one bit gets no remainder, however large its fraction
+        ([1e6, 1, 1, 1], 10, (7, 1, 1, 1)),  # the cost of raising comes from the largest block
         ([1e6, 1, 1, 1], 4, (1, 1, 1, 1)),
         ([3, 1], 2, (1, 1)),
     ],
@@ -55,7 +55,7 @@ def test_bits_follow_the_rule_in_exact_fractions(rho, total):
 
 @given(weights, st.integers(0, 500))
 @settings(max_examples=50, deadline=None)
-def test_every_scale_gets_a_bit_and_all_bits_are_given(rho, more):
+def test_every_scale_gets_a_bit_and_all_bits_are_used(rho, more):
     bits = allocate_bits(rho, len(rho) + more)
     assert sum(bits) == len(rho) + more
     assert min(bits) >= 1
@@ -74,10 +74,13 @@ def test_bits_are_plain_integers():
 
 @pytest.mark.parametrize("rho", [[], [[1, 2]], [1, 0], [1, -1], [1, np.nan], [1, np.inf]])
 def test_weights_must_be_positive_numbers(rho):
-    with pytest.raises(ConfigError, match="rho: need one or more positive weights, got"):
+    with pytest.raises(ConfigError) as caught:
         allocate_bits(rho, 128)
+    assert caught.value.option == "rho"
 
 
 def test_fewer_bits_than_scales_is_an_error():
-    with pytest.raises(ConfigError, match="3 bits cannot serve 4 scales: each needs at least one"):
+    with pytest.raises(ConfigError) as caught:
         allocate_bits([1, 1, 1, 1], 3)
+    assert caught.value.option == "total"
+    assert all(number in caught.value.problem for number in ("3 bits", "4 scales"))

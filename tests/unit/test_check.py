@@ -1,18 +1,17 @@
-"""What `multibit check` finds in data sets whose faults are known."""
+"""Checks of data sets whose faults are known."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from multibit import FeatureStore, PairedDataset, Split
-from multibit.data import Recipe
-from multibit.data.encoders import EncoderRecipe
+from multibit.data.checking import MAX_DISTANCE, check_dataset, difference_hash
 from multibit.data.split_files import choose_roles, read_groups
+from multibit.features.faults import feature_faults
+from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.relation import LabelGraph
-from multibit.report.check import ALIKE, check_dataset, difference_hash
 
 
 def noise(seed, side=64):
@@ -22,12 +21,13 @@ def noise(seed, side=64):
 
 
 def rows(table):
-    return {row[0]: row[1:] for row in table.rows}
+    """Cells of each row by its first one; numbers as their values."""
+    return {row[0]: tuple(getattr(cell, "value", cell) for cell in row[1:]) for row in table.rows}
 
 
 @pytest.fixture
 def faulty(tmp_path):
-    """Items 0 and 1: the same file; 2: that picture smaller and as JPEG; 3 torn; 4 missing; 5 without a picture."""
+    """Items 0 and 1: equal files; 2: that image smaller, as JPEG; 3 truncated; 4 missing; 5 without an image."""
     noise(1).save(tmp_path / "0.png")
     (tmp_path / "1.png").write_bytes((tmp_path / "0.png").read_bytes())
     noise(1).resize((48, 48)).save(tmp_path / "2.jpg", quality=85)
@@ -44,45 +44,53 @@ def faulty(tmp_path):
 def test_every_fault_is_counted_with_the_first_item(faulty):
     found = {what: cells[:2] for what, cells in rows(check_dataset(faulty).problems).items()}
     assert found == {
-        "pictures that cannot be read": ("2", "i3"),
-        "items without a picture": ("1", "i5"),
-        "items without a text": ("2", "i2"),
-        "items without a label": ("1", "i6"),
-        "pictures of the same bytes": ("2", "i0"),
-        "pictures that look alike": ("3", "i0"),
-        "labels of no item": ("1", "d"),
-        "labels of one item": ("1", "c"),
+        "unreadable images": (2, "i3"),
+        "items without an image": (1, "i5"),
+        "items without a text": (2, "i2"),
+        "items without a label": (1, "i6"),
+        "identical images": (2, "i0"),
+        "near-duplicate images": (3, "i0"),
+        "labels of no item": (1, "d"),
+        "labels of one item": (1, "c"),
     }
 
 
-def test_unreadable_pictures_come_with_their_reason(faulty):
+def test_unreadable_images_come_with_their_reason(faulty):
     reasons = dict(check_dataset(faulty).unreadable)
-    assert "3.png: cannot be decoded" in reasons["i3"] and "4.png: no such picture" in reasons["i4"]
+    assert list(reasons) == ["i3", "i4"] and "3.png" in reasons["i3"] and "4.png" in reasons["i4"]
 
 
 def test_facts_and_labels_are_those_of_the_data(faulty):
     found = check_dataset(faulty)
     facts = {name: cells[0] for name, cells in rows(found.facts).items()}
-    assert (facts["items"], facts["pictures"], facts["texts"], facts["labels"]) == ("7", "6", "8", "4")
+    assert (facts["items"], facts["images"], facts["texts"], facts["labels"]) == (7, 6, 8, 4)
     weights = LabelGraph.from_labels(faulty.labels).weights
     pairs = [weights[i, j] > 0 for i in range(4) for j in range(i)]
-    assert facts["label graph density"] == f"{sum(pairs) / 6:.3f}" and facts["labels per item"] == "1.29"
-    assert [row[:3] for row in found.labels.rows] == [
+    assert facts["label graph density"] == sum(pairs) / 6 and facts["labels per item"] == 9 / 7
+    assert facts["fingerprint"] == faulty.fingerprint()
+    assert [tuple(map(str, row[:3])) for row in found.labels.rows] == [
         ("a", "6", "85.71"), ("b", "2", "28.57"), ("c", "1", "14.29"), ("d", "0", "0.00"),
     ]  # fmt: skip
+
+
+def test_counts_are_numbers_that_tables_align(faulty):
+    found = check_dataset(faulty, {"query": np.array([0]), "train": np.array([1])})
+    assert found.problems.numeric == [False, True, False, False]
+    assert found.labels.numeric == [False, True, True, True]
+    assert found.roles.numeric == [False, True, True, True, True]
 
 
 def test_copies_between_the_roles_are_counted(faulty):
     roles = {"train": np.array([1, 3]), "query": np.array([0, 4]), "database": np.array([1, 2, 3, 4])}
     found = rows(check_dataset(faulty, roles).roles)
     assert found == {
-        "train": ("2", "0", "0", "1"),
-        "query": ("2", "0", "", ""),
-        "database": ("4", "0", "1", "2"),
+        "train": (2, 0, 0, 1),
+        "query": (2, 0, "", ""),
+        "database": (4, 0, 1, 2),
     }
 
 
-def test_groups_of_the_check_keep_copies_on_one_side(faulty, tmp_path):
+def test_groups_of_the_check_keep_copies_in_one_role(faulty, tmp_path):
     check_dataset(faulty).write_groups(tmp_path / "groups.csv")
     groups = read_groups(tmp_path / "groups.csv", faulty.ids)
     assert groups[0] == groups[1] == groups[2] and len(set(groups)) == 5
@@ -91,7 +99,7 @@ def test_groups_of_the_check_keep_copies_on_one_side(faulty, tmp_path):
         assert len({0, 1, 2} & set(split.query.tolist())) in (0, 3)
 
 
-def test_ready_features_are_not_blamed_for_what_they_never_have():
+def test_missing_images_and_texts_of_ready_features_are_no_problem():
     data = PairedDataset(("a", "b"), (None, None), (("",), ("",)), [[1], [1]], ("x",))
     assert rows(check_dataset(data).problems).keys() == {"labels of every item", "isolated labels"}
 
@@ -99,25 +107,17 @@ def test_ready_features_are_not_blamed_for_what_they_never_have():
 def test_data_without_labels_are_checked():
     data = PairedDataset(("a", "b"), (None, None), (("x",), ("y",)), np.zeros((2, 0)), ())
     found = check_dataset(data)
-    assert rows(found.problems)["items without a label"][0] == "2" and not found.labels.rows
+    assert rows(found.problems)["items without a label"][0] == 2 and not found.labels.rows
 
 
-def test_the_page_shows_all_and_escapes_what_it_shows():
-    data = PairedDataset(("<b>", "b"), (None, None), (("x",), ("y",)), [[0, 0], [1, 1]], ("<script>", "&"))
-    page = check_dataset(data, {"query": np.array([0]), "train": np.array([1])}).page("items <1>")
-    assert "<script>" not in page and "&lt;script&gt;" in page and "&lt;b&gt;" in page
-    assert not re.search(r"(src|href)=", page) and page.startswith("<!doctype html>")
-    assert all(f"<h2>{title}</h2>" in page for title in ("Data", "What to look at", "Split", "Labels"))
-
-
-def test_the_hash_of_a_picture_bears_scaling_and_tells_pictures_apart():
+def test_the_hash_of_an_image_survives_scaling_and_separates_images():
     hashes = np.array([difference_hash(noise(seed)) for seed in range(30)])
     scaled = np.array([difference_hash(noise(seed).resize((48, 48))) for seed in range(30)])
     distances = (hashes[:, None] != scaled[None]).sum(axis=2)
-    assert np.diag(distances).max() <= ALIKE < distances[~np.eye(30, dtype=bool)].min()
+    assert np.diag(distances).max() <= MAX_DISTANCE < distances[~np.eye(30, dtype=bool)].min()
 
 
-def test_plain_pictures_are_only_compared_byte_by_byte(tmp_path):
+def test_images_without_detail_are_only_compared_byte_by_byte(tmp_path):
     for name, color in (("a", "red"), ("b", "blue"), ("c", "red")):
         Image.new("RGB", (20, 20), color).save(tmp_path / f"{name}.png")
     data = PairedDataset.of_items((name, tmp_path / f"{name}.png", ["x"], ["l"]) for name in "abc")
@@ -128,7 +128,7 @@ def test_an_overlap_in_index_files_is_shown_instead_of_refused(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"train": [0, 1], "query": [1]}))
     roles = choose_roles(["a", "b"], str(tmp_path / "x.json"))
     data = PairedDataset(("a", "b"), (None, None), (("x",), ("y",)), [[1], [1]], ("l",))
-    assert rows(check_dataset(data, roles).roles)["train"] == ("2", "0", "1", "0")
+    assert rows(check_dataset(data, roles).roles)["train"] == (2, 0, 1, 0)
     assert choose_roles(["a", "b"]) == {}
 
 
@@ -144,19 +144,19 @@ def test_real_photographs_have_no_copies_but_those_made_of_them(shared_data, tmp
     assert check_dataset(twice).groups == ((paths[5].stem, "small"),)
 
 
-def test_features_that_are_no_numbers_or_say_nothing_are_counted_by_item():
+def test_faults_of_features_are_counted_by_item():
     texts = (("x", "y"), ("x",), ("x",), ("x",), ("x",))
     data = PairedDataset(tuple("abcde"), (None,) * 5, texts, np.eye(5, dtype=np.uint8), tuple("pqrst"))
     image = np.array([[1, 2], [1e-50, 0], [1e300, 1], [0, 0], [np.inf, 1e300]])  # beyond float32 on both sides
     text = np.array([[1, 2], [np.nan, np.inf], [0, 0], [1e-20, 1e19], [1, 1], [1, 1]], np.float32)
     recipe = Recipe(EncoderRecipe("x", "", 2, "x"), EncoderRecipe("x", "", 2, "x"))
     store = FeatureStore(data, image, text, np.array([0, 2, 3, 4, 5, 6]), recipe)
-    found = rows(check_dataset(data, features=store).problems)
+    found = rows(check_dataset(data, faults=feature_faults(store)).problems)
     assert {what: cells[:2] for what, cells in found.items() if "features" in what} == {
-        "items with image features that are not finite": ("1", "e"),
-        "items with image features that float32 does not hold": ("2", "b"),
-        "items with image features of zeros": ("1", "d"),
-        "items with text features that are not finite": ("1", "a"),
-        "items with text features of zeros": ("1", "b"),
+        "image features: non-finite": (1, "e"),
+        "image features: not representable in float32": (2, "b"),
+        "image features: all zero": (1, "d"),
+        "text features: non-finite": (1, "a"),
+        "text features: all zero": (1, "b"),
     }
     assert not any("features" in what for what in rows(check_dataset(data).problems))

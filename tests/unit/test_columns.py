@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from multibit.files import read_arrays
 from multibit.search.columns import IdColumn, PayloadColumn, strings, text_arrays, text_column
 
 IDS = {
-    "counted": range(6),
+    "numbered": range(6),
     "counted from elsewhere": range(40, 46),
     "integers": [5, -1, 0, 2**63 - 1, -(2**63), 7],
     "strings": ["", "a", "A", "日本 👁", "a\x00b", "7"],
@@ -88,19 +87,21 @@ def test_ids_can_be_taken_in_any_order(kind):
 
 
 @pytest.mark.parametrize("kind", IDS)
-def test_an_unknown_id_is_named(kind):
+def test_an_unknown_id_is_refused(kind):
     column = IdColumn.of(IDS[kind])
     for name in ("nobody", 99, -3, 2**70, None, 1.5):
         assert column.known([name]) == [False]
-        with pytest.raises(DataError, match=r"is not in the index of 6 items"):
+        with pytest.raises(DataError) as caught:
             column.rows_of([column[0], name])
+        assert caught.value.field == "ids" and repr(name) in caught.value.problem
 
 
-@pytest.mark.parametrize(("one", "other"), [("counted", "strings"), ("strings", "integers"), ("integers", "strings")])
-def test_ids_of_two_kinds_do_not_go_together(one, other):
+@pytest.mark.parametrize(("one", "other"), [("numbered", "strings"), ("strings", "integers"), ("integers", "strings")])
+def test_ids_of_two_kinds_cannot_be_mixed(one, other):
     kind, wanted = IdColumn.of(IDS[other]).kind, IdColumn.of(IDS[one]).kind
-    with pytest.raises(DataError, match=f"ids of kind {kind} do not fit an index with ids of kind {wanted}"):
+    with pytest.raises(DataError) as caught:
         IdColumn.of(IDS[one]).append(IdColumn.of(IDS[other]))
+    assert caught.value.field == "ids" and kind in caught.value.problem and wanted in caught.value.problem
 
 
 def test_ranges_that_meet_stay_a_range():
@@ -126,7 +127,7 @@ def test_a_range_with_steps_can_be_followed_by_another():
     assert listed(index.ids) == [0, 2, 4, 5] and len(index) == len(index.codes)
 
 
-def test_a_large_counted_index_keeps_no_ids(tmp_path):
+def test_a_large_numbered_index_stores_no_ids(tmp_path):
     index = Index()
     for _ in range(3):
         index.add(None, Codes.from_bits(np.zeros((100_000, 1))))
@@ -207,7 +208,7 @@ def test_any_texts_are_kept_as_ids_and_payloads(names, data):
     ("typed", "value"),
     [("1", 1), ("1.0", 1.0), ("2", "2"), ('"2"', "2"), ("true", True), ("null", None), ('["x"]', ["x"])],
 )
-def test_a_typed_condition_is_read_as_what_the_payloads_hold(typed, value):
+def test_a_typed_condition_gets_the_type_of_the_payloads(typed, value):
     held = [{"x": 2}, {"x": 1}, {"x": ["2", "a b"]}, {"x": True}, {"x": None}, {"x": ["x"]}, {}]
     column = PayloadColumn.of(held, IdColumn(range(len(held))))
     read = column.read_conditions({"x": typed})["x"]
@@ -215,50 +216,42 @@ def test_a_typed_condition_is_read_as_what_the_payloads_hold(typed, value):
     assert column.matching({"x": read}).sum() == 1
 
 
-@pytest.mark.parametrize(
-    ("condition", "sentence"),
-    [
-        ({"x": "3"}, "no item has x=3"),
-        ({"x": "true"}, "no item has x=true"),
-        ({"y": "1"}, "no item has a field 'y'; the fields are x"),
-    ],
-)
-def test_a_condition_on_what_nobody_has_is_refused(condition, sentence):
-    column = PayloadColumn.of([{"x": 1}, {}], IdColumn(range(2)))
-    with pytest.raises(DataError, match=sentence):
-        column.read_conditions(condition)
-    with pytest.raises(DataError, match="the fields are none"):
-        PayloadColumn(2).read_conditions(condition)
+@pytest.mark.parametrize(("condition", "found"), [({"x": "3"}, "x=3"), ({"x": "true"}, "x=true"), ({"y": "1"}, "'y'")])
+def test_a_condition_that_no_payload_fulfils_is_refused(condition, found):
+    for column in (PayloadColumn.of([{"x": 1}, {}], IdColumn(range(2))), PayloadColumn(2)):
+        with pytest.raises(DataError) as caught:
+            column.read_conditions(condition)
+        assert caught.value.option == "where"
+        assert found in caught.value.problem or not column.texts
 
 
 # What is refused, and changes nothing
 
-NOT_ALIKE = "all ids of an index must be strings, or all must be integers"
-
 
 @pytest.mark.parametrize(
-    ("ids", "sentence"),
+    ("ids", "place", "found"),
     [
-        (["new", 1], rf"id .*: {NOT_ALIKE}"),
-        ([True, False], rf"id True: {NOT_ALIKE}"),
-        ([1, True], rf"id True: {NOT_ALIKE}"),
-        ([None, None], rf"id None: {NOT_ALIKE}"),
-        ([1.0, 2.0], rf"id 1\.0: {NOT_ALIKE}"),
-        (np.array([1.0, 2.0]), rf"id 1\.0: {NOT_ALIKE}"),
-        ([b"a", b"b"], rf"id b'a': {NOT_ALIKE}"),
-        ([["a"], ["b"]], rf"id \['a'\]: {NOT_ALIKE}"),
-        (["new", "new"], "id 'new' is given twice"),
-        (["new", "b"], "id 'b' is in the index already"),
-        ([3, 4], "ids of kind integer do not fit an index with ids of kind string"),
-        (None, "the index has ids of kind string, so the new items need ids too"),
-        (["new"], "1 ids, 2 codes, 2 payloads: must be equal"),
+        (["new", 1], "ids", "'new'"),
+        ([True, False], "ids", "True"),
+        ([1, True], "ids", "True"),
+        ([None, None], "ids", "None"),
+        ([1.0, 2.0], "ids", "1.0"),
+        (np.array([1.0, 2.0]), "ids", "1.0"),
+        ([b"a", b"b"], "ids", "b'a'"),
+        ([["a"], ["b"]], "ids", "['a']"),
+        (["new", "new"], "ids", "'new'"),
+        (["new", "b"], "ids", "'b'"),
+        ([3, 4], "ids", "integer"),
+        (None, "ids", "string"),
+        (["new"], "", "1 ids, 2 codes, 2 payloads"),
     ],
 )
-def test_ids_that_cannot_be_are_named_and_nothing_is_added(ids, sentence):
+def test_invalid_ids_are_refused_and_nothing_is_added(ids, place, found):
     index = indexed(["a", "b", "c"], payloads=PAYLOADS)
     before = content(index)
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError) as caught:
         index.add(ids, random_codes(2), [{}, {}])
+    assert (caught.value.field or caught.value.option) == place and found in caught.value.problem
     assert content(index) == before
 
 
@@ -273,7 +266,7 @@ def test_numbers_and_strings_of_numpy_are_ids(ids):
 
 
 @pytest.mark.parametrize("act", ["remove", "among"])
-def test_numbers_of_numpy_name_items_of_a_counted_index(act):
+def test_numpy_integers_are_ids_of_a_numbered_index(act):
     index = indexed(range(4))
     if act == "among":
         assert index.search(random_codes(1), among=[np.int64(2)]).ids == [[2]]
@@ -284,54 +277,61 @@ def test_numbers_of_numpy_name_items_of_a_counted_index(act):
 
 def test_true_is_not_the_item_of_number_1():
     index = indexed([5, 1])
-    with pytest.raises(DataError, match="id True"):
+    with pytest.raises(DataError) as caught:
         index.remove([True])
+    assert "True" in caught.value.problem
 
 
 @pytest.mark.parametrize("ids", [[2**63], [-(2**63) - 1], np.array([2**63], np.uint64)])
-def test_integers_of_more_than_64_bits_are_named(ids):
-    with pytest.raises(DataError, match=r"an id cannot be stored: need UTF-8 text or a 64-bit integer \(.+\)"):
+def test_integers_of_more_than_64_bits_are_refused(ids):
+    with pytest.raises(DataError) as caught:
         indexed(ids)
+    assert caught.value.field == "ids" and "64-bit" in caught.value.problem
 
 
-def test_a_range_of_more_than_64_bits_is_named_too():
+def test_a_range_of_more_than_64_bits_is_refused_too():
     index = indexed([5])
-    with pytest.raises(DataError, match="an id cannot be stored"):
+    with pytest.raises(DataError) as caught:
         index.add(range(2**63, 2**63 + 2), random_codes(2))
+    assert caught.value.field == "ids" and "64-bit" in caught.value.problem
 
 
 @pytest.mark.parametrize("largest", [2**63 - 1, 2**63 - 2])
-def test_items_cannot_count_on_past_64_bits(largest):
+def test_the_numbering_cannot_continue_past_64_bits(largest):
     index = indexed([largest])
-    with pytest.raises(DataError, match=f"ids cannot count on from {largest}: give the new items ids"):
+    with pytest.raises(DataError) as caught:
         index.add(None, random_codes(2))
+    assert caught.value.option == "ids" and str(largest) in caught.value.problem
     assert listed(index.ids) == [largest]
 
 
-def test_an_index_of_strings_that_was_emptied_takes_counted_items():
+def test_an_emptied_index_of_strings_accepts_numbered_items():
     index = indexed(["a"])
     index.remove(["a"])
     index.add(None, random_codes(2))
     assert listed(index.ids) == [0, 1]
 
 
-def test_text_that_utf8_cannot_hold_is_named():
-    with pytest.raises(DataError, match="an id cannot be stored: need UTF-8 text"):
+def test_text_that_utf8_cannot_encode_is_refused():
+    with pytest.raises(DataError) as caught:
         indexed(["\ud800"])
-    with pytest.raises(DataError, match=r"payload of id 'a' is not JSON: .*surrogates not allowed"):
+    assert caught.value.field == "ids" and "UTF-8" in caught.value.problem
+    with pytest.raises(DataError) as caught:
         indexed(["a"], payloads=[{"x": "\ud800"}])
+    assert caught.value.field == "payloads" and "'a'" in caught.value.problem
 
 
 @pytest.mark.parametrize("act", ["add", "remove", "among"])
 def test_a_single_string_is_not_taken_for_ids_of_one_letter(act):
     index = indexed(["a", "b"])
-    with pytest.raises(DataError, match="'ab'"):
+    with pytest.raises(DataError) as caught:
         if act == "add":
             Index().add("ab", random_codes(2))
         elif act == "remove":
             index.remove("ab")
         else:
             index.search(random_codes(1), among="ab")
+    assert caught.value.field == "ids" and "'ab'" in caught.value.problem
 
 
 CIRCLE: dict = {}
@@ -339,26 +339,28 @@ CIRCLE["again"] = CIRCLE
 
 
 @pytest.mark.parametrize(
-    ("payload", "sentence"),
+    ("payload", "found"),
     [
-        ({"x": float("nan")}, "payload of id 'new' is not JSON: .*"),
-        ({"x": float("inf")}, "payload of id 'new' is not JSON: .*"),
-        ({"x": {1}}, "payload of id 'new' is not JSON: Object of type set is not JSON serializable"),
-        ({"x": np.int64(1)}, "payload of id 'new' is not JSON: Object of type int64 is not JSON serializable"),
-        ({"x": b"bytes"}, "payload of id 'new' is not JSON: Object of type bytes is not JSON serializable"),
-        ({(1, 2): 3}, "payload of id 'new' is not JSON: keys must be str"),
-        (CIRCLE, "payload of id 'new' is not JSON: Circular reference detected"),
-        ([1], "payload of id 'new' must be a JSON object, got list"),
-        ("text", "payload of id 'new' must be a JSON object, got str"),
-        (None, "payload of id 'new' must be a JSON object, got NoneType"),
+        ({"x": float("nan")}, "JSON"),
+        ({"x": float("inf")}, "JSON"),
+        ({"x": {1}}, "type set"),
+        ({"x": np.int64(1)}, "type int64"),
+        ({"x": b"bytes"}, "type bytes"),
+        ({(1, 2): 3}, "keys"),
+        (CIRCLE, "Circular"),
+        ([1], "list"),
+        ("text", "str"),
+        (None, "NoneType"),
     ],
 )
 @pytest.mark.parametrize("change", ["add", "upsert"])
-def test_a_payload_that_is_no_json_object_is_named_and_nothing_is_changed(change, payload, sentence):
+def test_a_payload_that_is_not_a_json_object_is_refused_and_nothing_is_changed(change, payload, found):
     index = indexed(["a", "b", "c"], payloads=PAYLOADS)
     before = content(index)
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError) as caught:
         getattr(index, change)(["fine", "new"], random_codes(2), [{}, payload])
+    assert caught.value.field == "payloads"
+    assert "'new'" in caught.value.problem and found in caught.value.problem
     assert content(index) == before
 
 
@@ -372,14 +374,15 @@ def test_a_payload_comes_back_equal_or_is_refused():
 
 @pytest.mark.parametrize("ids", [["nobody"], ["a", "nobody"], [1], [None], [("a",)]])
 @pytest.mark.parametrize("act", ["remove", "among"])
-def test_unknown_ids_are_named_and_nothing_is_changed(act, ids):
+def test_unknown_ids_are_refused_and_nothing_is_changed(act, ids):
     index = indexed(["a", "b", "c"], payloads=PAYLOADS)
     before = content(index)
-    with pytest.raises(DataError, match=re.escape(f"id {ids[-1]!r} is not in the index of 3 items")):
+    with pytest.raises(DataError) as caught:
         if act == "remove":
             index.remove(ids)
         else:
             index.search(random_codes(1), among=ids)
+    assert caught.value.field == "ids" and repr(ids[-1]) in caught.value.problem
     assert content(index) == before
 
 
@@ -387,8 +390,9 @@ def test_unknown_ids_are_named_and_nothing_is_changed(act, ids):
 def test_codes_of_another_length_are_refused_and_nothing_is_changed(change):
     index = indexed(["a", "b", "c"], payloads=PAYLOADS)
     before = content(index)
-    with pytest.raises(DataError, match="codes of 17 bits do not fit an index of 16 bits"):
+    with pytest.raises(DataError) as caught:
         getattr(index, change)(["a" if change == "upsert" else "new"], random_codes(1, 17))
+    assert caught.value.field == "codes" and "17" in caught.value.problem and "16" in caught.value.problem
     assert content(index) == before
 
 
@@ -401,7 +405,7 @@ def test_an_id_given_several_times_is_removed_once():
 @pytest.mark.parametrize(
     ("ids", "removed", "then"), [(range(3), [0], 3), (range(3), [2], 2), (range(5, 7), [], 7), ([4, -9], [], 5)]
 )
-def test_items_without_ids_count_on_from_the_largest(ids, removed, then):
+def test_items_without_ids_are_numbered_after_the_largest(ids, removed, then):
     index = indexed(ids)
     index.remove(removed)
     index.add(None, random_codes(2))

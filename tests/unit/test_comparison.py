@@ -1,4 +1,4 @@
-"""The paired test and the bootstrap against exact enumeration, known distributions, and hand-made cases."""
+"""The paired test and the bootstrap against exact enumeration, known distributions and hand-made cases."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_p_is_uniform_where_the_runs_are_equally_good():
         assert (found <= level).mean() == pytest.approx(level, abs=0.08)
 
 
-def test_p_is_the_smallest_there_is_for_a_clear_difference():
+def test_p_is_the_smallest_possible_for_a_clear_difference():
     rng = np.random.default_rng(0)
     a = rng.random(200)
     assert compare_queries(a + 0.3, a + rng.normal(0, 0.05, 200), resamples=999).p == 1 / 1000
@@ -78,7 +78,7 @@ def test_equal_runs_have_an_interval_of_no_width():
     assert (difference.low, difference.mean, difference.high, difference.tied) == (0, 0, 0, 1)
 
 
-def test_the_runs_change_places_and_the_interval_its_sign():
+def test_swapping_the_runs_negates_the_interval():
     a, b = np.random.default_rng(2).random((2, 40))
     one, other = compare_queries(a, b, resamples=300), compare_queries(b, a, resamples=300)
     assert one.p == other.p
@@ -86,7 +86,7 @@ def test_the_runs_change_places_and_the_interval_its_sign():
     assert (one.improved, one.degraded) == (other.degraded, other.improved)
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_another():
+def test_the_seed_determines_the_result():
     a, b = np.random.default_rng(3).random((2, 40))
     first, again = (compare_queries(a, b, resamples=300) for _ in range(2))
     assert (first.p, first.low, first.high) == (again.p, again.low, again.high)
@@ -104,16 +104,19 @@ def test_p_counts_the_data_as_one_of_the_resamples(resamples):
 
 @pytest.mark.parametrize(("a", "b"), [([1, 2], [1, 2, 3]), ([[1, 2]], [[1, 2]]), (1, 1)])
 def test_runs_of_other_queries_are_refused(a, b):
-    with pytest.raises(DataError, match="the runs must share their queries"):
+    with pytest.raises(DataError) as caught:
         compare_queries(a, b)
+    assert caught.value.field == "values" and str(np.shape(a)) in caught.value.problem
 
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([np.nan, 1.0], [1.0, np.nan])])
 def test_runs_without_a_query_in_common_are_refused(a, b):
-    with pytest.raises(DataError, match="there is no query for which both runs have a value"):
+    with pytest.raises(DataError) as caught:
         compare_queries(a, b)
+    assert caught.value.field == "values" and f"none of the {len(a)}" in caught.value.problem
 
 
 def test_no_resample_is_refused():
-    with pytest.raises(ConfigError, match="resamples: need at least 1, got 0"):
+    with pytest.raises(ConfigError) as caught:
         compare_queries([0.5], [0.4], resamples=0)
+    assert caught.value.option == "resamples" and "got 0" in caught.value.problem

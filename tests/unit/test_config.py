@@ -1,4 +1,4 @@
-"""Settings: the paper's register as presets, a file over them, and a sentence for every bad value."""
+"""Settings: the paper's values as presets, files that override them, and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def test_there_is_a_preset_for_every_data_set_of_the_paper_and_a_default():
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(ConfigError, match="preset: 'flickr' is unknown; there are default, mirflickr, coco, iapr"):
+    with pytest.raises(ConfigError) as caught:
         Config.preset("flickr")
+    assert caught.value.option == "preset"
+    assert all(name in caught.value.problem for name in ("'flickr'", *PRESETS))
 
 
 def test_the_length_weights_are_the_papers():
@@ -91,45 +93,50 @@ def test_an_empty_file_is_the_default(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "field", "value"),
     [
-        (None, r"run\.toml: not readable as TOML settings .*No such file"),
-        (b"alpha = ", r"run\.toml: not readable as TOML settings .*end of document"),
-        (b"alpha = 1\nalpha = 2\n", r"run\.toml: not readable as TOML settings"),
-        (b"# \xff\n", r"run\.toml: not readable as TOML settings .*utf-8"),
-        (b"alpa = 1\n", "unknown setting alpa; there are aligned, alignment, allocation, alpha"),
-        (b"[train]\nepochs = 1\n", r"run\.toml: train: is a table; settings stand alone, as in: epochs = 30"),
-        (b"[lengths]\n8 = 1\n", r"run\.toml: lengths: is a table"),
-        (b"epochs = true\n", r"run\.toml: epochs: cannot read True as int"),
-        (b"alpha = false\n", r"run\.toml: alpha: cannot read False as float"),
-        (b"lengths = [8, true]\n", r"run\.toml: lengths: cannot read \[8, True\] as several numbers"),
-        (b"lengths = [[8]]\n", r"run\.toml: lengths: cannot read \[\[8\]\] as several numbers"),
-        (b"lengths = 8\n", r"run\.toml: lengths: cannot read 8 as several numbers"),
-        (b"epochs = [1, 2]\n", r"run\.toml: epochs: cannot read \[1, 2\] as int"),
-        (b"alpha = 2026-01-01\n", r"run\.toml: alpha: cannot read .*date.* as float"),
-        (b"teacher = 3\n", r"run\.toml: teacher: cannot read 3 as str"),
-        (b'alpha = "0.9"\n', r"run\.toml: alpha: is the text '0.9'; write it without quotes, as in: alpha = 0.9"),
-        (b'lengths = "8,16"\n', r"run\.toml: lengths: is the text '8,16'; .* as in: lengths = \[16, 32\]"),
-        (b'preset = ["coco"]\n', r"run\.toml: preset: .*coco.* is unknown"),
-        (b'preset = "flickr"\n', "preset: 'flickr' is unknown"),
-        (b'epochs = "many"\n', "epochs: is the text 'many'"),
-        (b"alpha = -1\n", "alpha: must be a positive number, got -1.0"),
+        (None, "", "No such file"),
+        (b"alpha = ", "", "end of document"),
+        (b"alpha = 1\nalpha = 2\n", "", "TOML"),
+        (b"# \xff\n", "", "utf-8"),
+        (b"alpa = 1\n", "", "alpa"),
+        (b"[train]\nepochs = 1\n", "train", "table"),
+        (b"[lengths]\n8 = 1\n", "lengths", "table"),
+        (b"epochs = true\n", "epochs", "True"),
+        (b"alpha = false\n", "alpha", "False"),
+        (b"lengths = [8, true]\n", "lengths", "[8, True]"),
+        (b"lengths = [[8]]\n", "lengths", "[[8]]"),
+        (b"lengths = 8\n", "lengths", "8"),
+        (b"epochs = [1, 2]\n", "epochs", "[1, 2]"),
+        (b"alpha = 2026-01-01\n", "alpha", "date"),
+        (b"teacher = 3\n", "teacher", "3"),
+        (b'alpha = "0.9"\n', "alpha", "'0.9'"),
+        (b'lengths = "8,16"\n', "lengths", "'8,16'"),
+        (b'lengths = [16, "32"]\n', "lengths", "'32'"),
+        (b'preset = ["coco"]\n', "preset", "coco"),
+        (b'preset = "flickr"\n', "preset", "'flickr'"),
+        (b'epochs = "many"\n', "epochs", "'many'"),
+        (b"alpha = -1\n", "alpha", "-1.0"),
     ],
 )
-def test_a_bad_file_is_refused_with_a_sentence(tmp_path, content, sentence):
+def test_an_invalid_file_is_refused_with_the_key_and_the_value(tmp_path, content, field, value):
     path = tmp_path / "run.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError) as caught:
         Config.load(path)
+    assert (caught.value.file, caught.value.field, caught.value.option) == (path, field, "")
+    assert value in caught.value.problem
 
 
-@pytest.mark.parametrize("line", ["alpa = 1", "alpha = -1", 'preset = "flickr"', 'epochs = "many"'])
-def test_a_bad_value_in_a_file_names_the_file(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "example"), [('alpha = "0.9"', "alpha = 0.9"), ('lengths = "8"', "lengths = [16, 32]")]
+)
+def test_a_quoted_number_in_a_file_is_answered_with_an_example(tmp_path, line, example):
     (tmp_path / "run.toml").write_text(line)
     with pytest.raises(ConfigError) as caught:
         Config.load(tmp_path / "run.toml")
-    assert "run.toml" in str(caught.value)
+    assert example in caught.value.hint
 
 
 # Overrides
@@ -162,36 +169,36 @@ def test_an_override_leaves_the_rest_and_the_original():
 
 
 def test_an_unknown_override_names_the_known_settings():
-    with pytest.raises(ConfigError, match=r"unknown setting alpa, beta; there are aligned, .*temperature"):
+    with pytest.raises(ConfigError) as caught:
         Config().override({"beta": 1, "alpa": 1})
+    names = ("alpa, beta", *(field.name for field in dataclasses.fields(Config)))
+    assert all(name in caught.value.problem for name in names)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "kind"),
+    ("name", "value"),
     [
-        ("alpha", "wide", "float"),
-        ("alpha", None, "float"),
-        ("alpha", [1], "float"),
-        ("epochs", "2.5", "int"),
-        ("epochs", 2.5, "int"),
-        ("epochs", "", "int"),
-        ("epochs", "nan", "int"),
-        ("lengths", "8,x", "several numbers"),
-        ("lengths", "8,,16", "several numbers"),
-        ("lengths", "", "several numbers"),
-        ("lengths", [8.5], "several numbers"),
-        ("lengths", 8, "several numbers"),
+        ("alpha", "wide"),
+        ("alpha", None),
+        ("alpha", [1]),
+        ("epochs", "2.5"),
+        ("epochs", 2.5),
+        ("epochs", ""),
+        ("epochs", "nan"),
+        ("epochs", "inf"),
+        ("seed", math.inf),
+        ("lengths", "8,x"),
+        ("lengths", "8,,16"),
+        ("lengths", ""),
+        ("lengths", "16,inf"),
+        ("lengths", [8.5]),
+        ("lengths", 8),
     ],
 )
-def test_an_override_of_the_wrong_type_is_refused_with_a_sentence(name, value, kind):
-    with pytest.raises(ConfigError, match=f"{name}: cannot read .* as {kind}"):
+def test_an_override_of_another_type_is_refused(name, value):
+    with pytest.raises(ConfigError) as caught:
         Config().override({name: value})
-
-
-@pytest.mark.parametrize(("name", "value"), [("epochs", "inf"), ("seed", math.inf), ("lengths", "16,inf")])
-def test_an_infinite_whole_number_is_refused_with_a_sentence(name, value):
-    with pytest.raises(ConfigError, match=f"{name}: cannot read"):
-        Config().override({name: value})
+    assert caught.value.option == name and repr(value) in caught.value.problem
 
 
 def test_settings_survive_json():
@@ -208,45 +215,78 @@ COUNTS = ("scales", "hidden", "dimension", "epochs", "batch_size")
 @pytest.mark.parametrize("name", POSITIVE)
 @pytest.mark.parametrize("value", [0, -0.1, math.nan, math.inf])
 def test_a_value_that_must_be_positive_is_refused(name, value):
-    with pytest.raises(ConfigError, match=f"^{name}: must be a positive number, got {value}"):
+    with pytest.raises(ConfigError) as caught:
         Config(**{name: value})
+    assert caught.value.option == name and str(value) in caught.value.problem
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [0, -3])
 def test_a_count_below_one_is_refused(name, value):
-    with pytest.raises(ConfigError, match=f"^{name}: must be at least 1, got {value}"):
+    with pytest.raises(ConfigError) as caught:
         Config(**{name: value})
+    assert caught.value.option == name and str(value) in caught.value.problem
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("scale_weight", -0.1), ("scale_weight", math.nan), ("scale_weight", math.inf), ("seed", -1)]
 )
 def test_a_value_below_zero_is_refused(name, value):
-    with pytest.raises(ConfigError, match=f"^{name}: must be at least 0, got {value}"):
+    with pytest.raises(ConfigError) as caught:
         Config(**{name: value})
+    assert caught.value.option == name and str(value) in caught.value.problem
 
 
 @pytest.mark.parametrize("value", [-0.1, 1, 1.5, math.nan])
 def test_a_dropout_outside_its_range_is_refused(value):
-    with pytest.raises(ConfigError, match=rf"^dropout: must be in \[0, 1\), got {value}"):
+    with pytest.raises(ConfigError) as caught:
         Config(dropout=value)
+    assert caught.value.option == "dropout" and str(value) in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden", 10**9), ("dimension", 10**9), ("seed", 2**32), ("allocation", "even"), ("aligned", "")],
+)
+def test_a_value_that_is_too_large_or_no_choice_is_refused(name, value):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{name: value})
+    assert caught.value.option == name
+
+
+@pytest.mark.parametrize(
+    ("values", "option"),
+    [
+        ({"allocation": "single"}, "scale_weight"),
+        ({"aligned": "none", "scale_weight": 0}, "aligned"),
+        ({"aligned": "none", "binary_weight": 0.1}, "binary_weight"),
+        ({"aligned": "none", "within_weight": 0.1}, "within_weight"),
+        ({"aligned": "none", "consistency_weight": 0.1}, "consistency_weight"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values, option):
+    with pytest.raises(ConfigError) as caught:
+        Config(**values)
+    assert caught.value.option == option
 
 
 @pytest.mark.parametrize("lengths", [(), (0, 16), (-8, 16), (16, 16), (32, 16, 32)])
 def test_lengths_that_are_none_not_positive_or_equal_are_refused(lengths):
-    with pytest.raises(ConfigError, match=r"^lengths: need one or more different positive bit counts, got"):
+    with pytest.raises(ConfigError) as caught:
         Config(lengths=lengths)
+    assert caught.value.option == "lengths"
 
 
 def test_a_code_shorter_than_its_scales_is_refused():
     assert Config(scales=4, lengths=(2, 4)).code_bits == 4
-    with pytest.raises(ConfigError, match="the longest code has 3 bits, but each of the 4 scales needs at least one"):
+    with pytest.raises(ConfigError) as caught:
         Config(scales=4, lengths=(2, 3))
+    assert caught.value.option == "lengths"
+    assert "3 bits" in caught.value.problem and "4 scales" in caught.value.problem
 
 
 @pytest.mark.parametrize("values", [{"scale_weight": 0}, {"dropout": 0}, {"seed": 0}, {"epochs": 1}, {"alpha": 1e-9}])
-def test_values_at_the_edge_are_taken(values):
+def test_values_at_the_limits_are_accepted(values):
     assert dataclasses.asdict(Config(**values)).items() >= values.items()
 
 
@@ -257,32 +297,19 @@ def test_a_fraction_where_a_whole_number_is_needed_is_refused(values):
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("name", "value", "shown"),
     [
-        ({"alpha": "1"}, "alpha: must be a number, got '1'"),
-        ({"alpha": True}, "alpha: must be a number, got True"),
-        ({"dropout": None}, "dropout: must be a number, got None"),
-        ({"teacher": None}, "teacher: must be a text, got None"),
-        ({"epochs": False}, "epochs: must be a whole number, got False"),
-        ({"lengths": 16}, r"lengths: must be several whole numbers, such as \(16, 32\), got 16"),
-        ({"lengths": "16"}, "lengths: must be several whole numbers"),
-        ({"lengths": (16, "32")}, "lengths: must be a whole number, got '32'"),
+        ("alpha", "1", "'1'"),
+        ("alpha", True, "True"),
+        ("dropout", None, "None"),
+        ("teacher", None, "None"),
+        ("epochs", False, "False"),
+        ("lengths", 16, "16"),
+        ("lengths", "16", "'16'"),
+        ("lengths", (16, "32"), "'32'"),
     ],
 )
-def test_a_value_of_another_type_is_named(values, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        Config(**values)
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ('lengths = [16, "32"]', "lengths: is the text '32'; write it without quotes, as in: lengths = [16, 32]"),
-        ("lengths = 16", "lengths: cannot read 16 as several numbers, such as [16, 32]"),
-    ],
-)
-def test_lengths_in_a_file_are_a_list_of_numbers(line, sentence, tmp_path):
-    (tmp_path / "a.toml").write_text(line)
+def test_a_value_of_another_type_is_refused(name, value, shown):
     with pytest.raises(ConfigError) as caught:
-        Config.load(tmp_path / "a.toml")
-    assert f"{tmp_path / 'a.toml'}: {sentence}" in str(caught.value)
+        Config(**{name: value})
+    assert caught.value.option == name and f"got {shown}" in caught.value.problem

@@ -1,4 +1,4 @@
-"""A paired data set: rows that belong together, an identity that follows the data."""
+"""A paired data set: matching rows, and a fingerprint of the content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_labels_of_any_number_type_become_uint8(dtype):
     assert data.labels.tolist() == GOOD["labels"]
 
 
-def test_items_are_described_for_people():
+def test_items_are_described_as_plain_values():
     data = dataset()
     assert data.describe(2) == {"image": str(Path("ç.jpg").absolute()), "text": "猫", "labels": ["cat", "dog"]}
     assert data.describe(1) == {"image": None, "text": "a dog", "labels": ["dog"]}
@@ -46,29 +46,46 @@ def test_items_without_labels_are_allowed():
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "field", "found"),
     [
-        ({"ids": (), "images": (), "texts": (), "labels": []}, "the data set is empty: it needs at least one item"),
-        ({"images": (None, None)}, "images: 2 rows for 3 ids; every item needs its row"),
-        ({"texts": (("x",),) * 4}, "texts: 4 rows for 3 ids; every item needs its row"),
-        ({"labels": [[1, 0]]}, "labels: 1 rows for 3 ids; every item needs its row"),
-        ({"labels": [[1], [0], [1]]}, r"labels: shape \(3, 1\) for 2 label names; need \(items, 2\)"),
-        ({"labels": [1, 0, 1]}, r"labels: shape \(3,\) for 2 label names"),
-        ({"labels": [[1, 0], [0, 2], [1, 1]]}, "labels: every value must be 0 or 1"),
-        ({"labels": [[1, 0], [0, -1], [1, 1]]}, "labels: every value must be 0 or 1"),
-        ({"labels": [[1, 0], [0, np.nan], [1, 1]]}, "labels: every value must be 0 or 1"),
-        ({"labels": [["1", "0"]] * 3}, "labels: every value must be 0 or 1"),
-        ({"ids": ("a", "", "b")}, "ids: row 1 has an empty id. Every item needs a name"),
-        ({"ids": ("a", "\ud83d", "b")}, "holds half of a letter"),
-        ({"texts": (("x",), ("x", "y\udcff"), ("z",))}, "holds half of a letter"),
-        ({"label_names": ("cat", "\ud83d")}, "holds half of a letter"),
-        ({"ids": ("a", "b", "a")}, "duplicate id 'a': rows 0 and 2. Each must be unique"),
-        ({"label_names": ("cat", "cat")}, "duplicate label name 'cat': rows 0 and 1. Each must be unique"),
+        ({"ids": (), "images": (), "texts": (), "labels": []}, "ids", "empty"),
+        ({"images": (None, None)}, "images", "2 rows for 3 ids"),
+        ({"texts": (("x",),) * 4}, "texts", "4 rows for 3 ids"),
+        ({"labels": [[1, 0]]}, "labels", "(1, 2)"),
+        ({"labels": [[1], [0], [1]]}, "labels", "(3, 1)"),
+        ({"labels": [1, 0, 1]}, "labels", "(3,)"),
+        ({"labels": [[1, 0], [0, 2], [1, 1]]}, "labels", "row 1, column 1 is 2"),
+        ({"labels": [[1, 0], [0, -1], [1, 1]]}, "labels", "row 1, column 1 is -1"),
+        ({"labels": [[1, 0], [0, np.nan], [1, 1]]}, "labels", "row 1, column 1 is nan"),
+        ({"labels": [["1", "0"]] * 3}, "labels", "<U1"),
+        ({"ids": ("a", "", "b")}, "ids", "row 1"),
+        ({"ids": ("a", "\ud83d", "b")}, "ids", "surrogate"),
+        ({"texts": (("x",), ("x", "y\udcff"), ("z",))}, "texts", "surrogate"),
+        ({"label_names": ("cat", "\ud83d")}, "label_names", "surrogate"),
+        ({"ids": ("a", "b", "a")}, "ids", "'a' in rows 0 and 2"),
+        ({"label_names": ("cat", "cat")}, "label_names", "'cat' in rows 0 and 1"),
     ],
 )
-def test_data_that_does_not_fit_is_refused_with_a_sentence(changed, sentence):
-    with pytest.raises(DataError, match=sentence):
+def test_data_that_does_not_match_is_refused_with_the_field(changed, field, found):
+    with pytest.raises(DataError) as caught:
         dataset(**changed)
+    assert (caught.value.file, caught.value.row, caught.value.field) == (None, None, field)
+    assert found in caught.value.problem
+
+
+def test_an_unknown_label_of_an_item_is_refused_with_its_row_in_the_source():
+    items = [("a", None, ["x"], ["cat"]), ("b", None, ["x"], ["fish"])]
+    for rows, row in (((), None), ((2, 7), 7)):
+        with pytest.raises(DataError) as caught:
+            PairedDataset.of_items(items, ["cat"], rows=rows)
+        assert (caught.value.row, caught.value.field) == (row, "labels")
+        assert "'fish'" in caught.value.problem and "`label_names`" in caught.value.hint
+
+
+def test_a_duplicate_id_of_an_item_is_refused_with_its_rows_in_the_source():
+    with pytest.raises(DataError) as caught:
+        PairedDataset.of_items([("a", None, [], [])] * 2, rows=(2, 7))
+    assert (caught.value.row, caught.value.field) == (7, "ids") and "rows 2 and 7" in caught.value.problem
 
 
 def test_taking_rows_takes_everything_of_them_in_the_order_given():
@@ -81,8 +98,16 @@ def test_taking_rows_takes_everything_of_them_in_the_order_given():
 
 
 def test_taking_a_row_twice_is_refused_because_ids_are_unique():
-    with pytest.raises(DataError, match="duplicate id 'b'"):
+    with pytest.raises(DataError) as caught:
         dataset().take([1, 1])
+    assert caught.value.field == "ids" and "'b'" in caught.value.problem
+
+
+@pytest.mark.parametrize("rows", [[3], [-1], [0.0], [True, False], [[0]]])
+def test_taking_rows_that_do_not_exist_is_refused(rows):
+    with pytest.raises(DataError) as caught:
+        dataset().take(rows)
+    assert caught.value.field == "rows"
 
 
 def test_taking_by_a_mask_takes_the_marked_items():

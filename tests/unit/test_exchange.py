@@ -1,4 +1,4 @@
-"""Codes in the files of other tools: those tools read them, and what is no such file is named."""
+"""Codes in files of other tools: those tools read them, and other files are refused."""
 
 import sys
 
@@ -7,6 +7,7 @@ import pytest
 import scipy.io
 
 from multibit import Codes
+from multibit.codes import CodedItems
 from multibit.codes.distance import nearest
 from multibit.errors import DataError, MissingExtraError
 from multibit.search.exchange import MAT_KEYS, export_codes, import_codes, load_mat, save_mat
@@ -26,9 +27,19 @@ def random_bits(items, length, seed=0):
 def sides(query=4, database=9, length=20):
     made = []
     for seed, items in ((1, query), (2, database)):
-        labels = random_bits(items, 3, seed=9)
-        made.append((*(Codes.from_bits(random_bits(items, length, seed + 5 * side)) for side in (0, 1)), labels))
+        image, text = (Codes.from_bits(random_bits(items, length, seed + 5 * side)) for side in (0, 1))
+        made.append(CodedItems(image, text, random_bits(items, 3, seed=9)))
     return made
+
+
+def assert_refused(work, error=DataError, **fields):
+    """The work raises an error with these fields; its problem contains `found`."""
+    found = fields.pop("found", "")
+    with pytest.raises(error) as caught:
+        work()
+    assert {name: getattr(caught.value, name) for name in fields} == fields
+    assert found in caught.value.problem
+    return caught.value
 
 
 # .npy
@@ -86,11 +97,12 @@ def test_an_index_that_faiss_wrote_is_read(tmp_path, faiss, items):
 def test_without_faiss_its_files_name_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     (tmp_path / "codes.faiss").write_bytes(b"")
-    sentence = r'a \.faiss file needs faiss, which is not installed.*pip install "multibit\[faiss\]"'
-    with pytest.raises(MissingExtraError, match=sentence):
-        export_codes(Codes.from_bits(random_bits(2, 8)), tmp_path / "new.faiss")
-    with pytest.raises(MissingExtraError, match=sentence):
-        import_codes(tmp_path / "codes.faiss")
+    codes = Codes.from_bits(random_bits(2, 8))
+    for work in (
+        lambda: export_codes(codes, tmp_path / "new.faiss"),
+        lambda: import_codes(tmp_path / "codes.faiss"),
+    ):
+        assert "multibit[faiss]" in assert_refused(work, MissingExtraError, module="faiss", extra="faiss").hint
     assert [path.name for path in tmp_path.iterdir()] == ["codes.faiss"]
 
 
@@ -106,40 +118,37 @@ def other_faiss_files(faiss, folder):
 
 
 @pytest.mark.parametrize("name", ["inverted", "numbered", "of floats", "empty", "garbage"])
-def test_a_faiss_file_of_another_kind_is_named(tmp_path, faiss, name):
+def test_a_faiss_file_of_another_kind_is_refused(tmp_path, faiss, name):
     other_faiss_files(faiss, tmp_path)
-    with pytest.raises(DataError, match=rf"{name}\.faiss: no faiss binary flat index \(.+\)"):
-        import_codes(tmp_path / f"{name}.faiss")
+    path = tmp_path / f"{name}.faiss"
+    assert_refused(lambda: import_codes(path), file=path, found="faiss binary flat index")
 
 
 @pytest.mark.parametrize("cut", [0.1, 0.5, 0.99])
-def test_a_torn_faiss_file_is_named(tmp_path, faiss, cut):
+def test_a_truncated_faiss_file_is_refused(tmp_path, faiss, cut):
     path = tmp_path / "codes.faiss"
     export_codes(Codes.from_bits(random_bits(9, 40)), path)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(len(raw) * cut)])
-    with pytest.raises(DataError, match=r"codes\.faiss: no faiss binary flat index"):
-        import_codes(path)
+    assert_refused(lambda: import_codes(path), file=path, found="faiss binary flat index")
 
 
-# What no file can be
+# Files that are refused
 
 
 @pytest.mark.parametrize("name", ["codes.txt", "codes", "codes.npz", "codes.mbx", "codes.NPY"])
-def test_another_ending_is_refused_and_the_known_ones_are_named(tmp_path, name):
-    with pytest.raises(DataError, match=rf"{name}: codes are exported to \.npy or \.faiss"):
-        export_codes(Codes.from_bits(random_bits(2, 8)), tmp_path / name)
+def test_another_file_extension_is_refused(tmp_path, name):
+    path, codes = tmp_path / name, Codes.from_bits(random_bits(2, 8))
+    assert_refused(lambda: export_codes(codes, path), file=path, found=".npy or .faiss")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / name).write_bytes(b"something")
-    with pytest.raises(DataError, match=rf"{name}: codes are imported from \.npy or \.faiss"):
-        import_codes(tmp_path / name)
+    path.write_bytes(b"something")
+    assert_refused(lambda: import_codes(path), file=path, found=".npy or .faiss")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     (tmp_path / "folder.npy").mkdir()
     for name in ("missing.npy", "missing.faiss", "folder.npy"):
-        with pytest.raises(DataError, match=f"{name}: no such file"):
-            import_codes(tmp_path / name)
+        assert_refused(lambda path=tmp_path / name: import_codes(path), file=tmp_path / name, found="no such file")
 
 
 @pytest.mark.parametrize(
@@ -154,34 +163,34 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     ],
     ids=["reals", "one row", "no byte", "signed", "text", "objects"],
 )
-def test_an_array_of_another_kind_is_named(tmp_path, content):
-    np.save(tmp_path / "codes.npy", content, allow_pickle=True)
-    with pytest.raises(DataError, match=r"codes\.npy: (no packed codes \(.+\)|packed codes must be)"):
-        import_codes(tmp_path / "codes.npy")
+def test_an_array_of_another_kind_is_refused(tmp_path, content):
+    path = tmp_path / "codes.npy"
+    np.save(path, content, allow_pickle=True)
+    assert_refused(lambda: import_codes(path), file=path)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 60, 130, -1])
-def test_a_torn_array_is_named(tmp_path, cut):
-    export_codes(Codes.from_bits(random_bits(9, 40)), tmp_path / "codes.npy")
-    (tmp_path / "codes.npy").write_bytes((tmp_path / "codes.npy").read_bytes()[:cut])
-    with pytest.raises(DataError, match=r"codes\.npy: no packed codes \(.+\)"):
-        import_codes(tmp_path / "codes.npy")
+def test_a_truncated_array_is_refused(tmp_path, cut):
+    path = tmp_path / "codes.npy"
+    export_codes(Codes.from_bits(random_bits(9, 40)), path)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert_refused(lambda: import_codes(path), file=path, found=".npy")
 
 
 @pytest.mark.parametrize("bits", [0, 25])
 def test_a_length_that_the_bytes_do_not_hold_is_refused(tmp_path, bits):
-    export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "codes.npy")
-    with pytest.raises(DataError, match=rf"codes\.npy: bits: asked for {bits}, 3 bytes hold 1 to 24"):
-        import_codes(tmp_path / "codes.npy", bits)
-    with pytest.raises(DataError, match=f"asked for a prefix of {bits} bits, these codes have 1 to 20"):
-        export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "new.npy", bits)
+    path, codes = tmp_path / "codes.npy", Codes.from_bits(random_bits(2, 20))
+    export_codes(codes, path)
+    error = assert_refused(lambda: import_codes(path, bits), file=path, option="bits", found="3 bytes")
+    assert str(bits) in error.problem
+    assert_refused(lambda: export_codes(codes, tmp_path / "new.npy", bits), option="bits", found=str(bits))
     assert not (tmp_path / "new.npy").exists()
 
 
-def test_a_length_that_a_faiss_index_does_not_hold_is_refused_with_the_name_of_the_file(tmp_path, faiss):
-    export_codes(Codes.from_bits(random_bits(2, 20)), tmp_path / "codes.faiss")
-    with pytest.raises(DataError, match=r"codes\.faiss: .*asked for 25, 3 bytes hold 1 to 24"):
-        import_codes(tmp_path / "codes.faiss", 25)
+def test_a_length_that_a_faiss_index_does_not_hold_is_refused(tmp_path, faiss):
+    path = tmp_path / "codes.faiss"
+    export_codes(Codes.from_bits(random_bits(2, 20)), path)
+    assert_refused(lambda: import_codes(path, 25), file=path, option="bits", found="3 bytes")
 
 
 @pytest.mark.parametrize("ending", [".npy", ".faiss"])
@@ -193,7 +202,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path, monkeypatch, faiss, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("multibit.files.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError):
         export_codes(Codes.from_bits(random_bits(2, 8)), target)
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
 
@@ -207,18 +216,18 @@ def test_a_mat_file_has_the_six_keys_that_the_field_reads(tmp_path, bits):
     save_mat(tmp_path / "codes.mat", query, database, bits)
     content = scipy.io.loadmat(tmp_path / "codes.mat")
     assert {key for key in content if not key.startswith("__")} == set(MAT_KEYS)
-    for side, (image, text, labels) in (("q", query), ("r", database)):
-        for name, codes in (("img", image), ("txt", text)):
+    for side, items in (("q", query), ("r", database)):
+        for name, codes in (("img", items.image), ("txt", items.text)):
             stored = content[f"{side}_{name}"]
             assert np.array_equal(stored, codes.to_bits()[:, :bits] * 2.0 - 1.0) and stored.dtype == np.float32
-        assert np.array_equal(content[f"{side}_l"], labels)
+        assert np.array_equal(content[f"{side}_l"], items.labels)
     assert content["q_img"].shape == (4, bits or 20) and content["r_l"].shape == (9, 3)
 
 
 def assert_sides(got, expected):
     for side, wanted in zip(got, expected, strict=True):
-        assert side[:2] == wanted[:2]
-        assert np.array_equal(side[2], wanted[2]) and side[2].dtype == np.uint8
+        assert (side.image, side.text) == (wanted.image, wanted.text)
+        assert np.array_equal(side.labels, wanted.labels) and side.labels.dtype == np.uint8
 
 
 def test_a_mat_file_comes_back(tmp_path):
@@ -233,84 +242,90 @@ def test_codes_of_zeros_and_ones_or_of_signs_are_read_in_any_type(tmp_path, low,
     if low < 0 and kind in (np.uint8, bool):
         pytest.skip("this type has no sign")
     arrays = {}
-    for side, (image, text, labels) in zip("qr", sides(), strict=True):
-        for name, codes in (("img", image), ("txt", text)):
+    for side, items in zip("qr", sides(), strict=True):
+        for name, codes in (("img", items.image), ("txt", items.text)):
             arrays[f"{side}_{name}"] = np.where(codes.to_bits(), 1, low).astype(kind)
-        arrays[f"{side}_l"] = labels.astype(np.float64)
+        arrays[f"{side}_l"] = items.labels.astype(np.float64)
     scipy.io.savemat(tmp_path / "theirs.mat", arrays, do_compression=compressed)
     assert_sides(load_mat(tmp_path / "theirs.mat"), sides())
 
 
-def test_missing_keys_are_listed_with_what_is_there(tmp_path):
-    scipy.io.savemat(tmp_path / "theirs.mat", {"q_img": np.ones((2, 4)), "r_l": np.ones((3, 5)), "B": np.ones((1, 6))})
-    sentence = r"theirs\.mat: no q_txt, r_img, r_txt, q_l; it has q_img \(2, 4\), r_l \(3, 5\), B \(1, 6\)"
-    with pytest.raises(DataError, match=sentence):
-        load_mat(tmp_path / "theirs.mat")
-    scipy.io.savemat(tmp_path / "theirs.mat", {})
-    with pytest.raises(DataError, match="no q_img, q_txt, r_img, r_txt, q_l, r_l; it has nothing"):
-        load_mat(tmp_path / "theirs.mat")
+def test_missing_keys_are_listed_with_the_keys_that_exist(tmp_path):
+    path = tmp_path / "theirs.mat"
+    scipy.io.savemat(path, {"q_img": np.ones((2, 4)), "r_l": np.ones((3, 5)), "B": np.ones((1, 6))})
+    error = assert_refused(lambda: load_mat(path), file=path, field="q_txt", found="q_txt, r_img, r_txt, q_l")
+    assert all(found in error.problem for found in ("q_img (2, 4)", "r_l (3, 5)", "B (1, 6)"))
+    scipy.io.savemat(path, {})
+    assert_refused(lambda: load_mat(path), file=path, field="q_img", found=", ".join(MAT_KEYS))
 
 
 OF_7_3 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n" + bytes(64)
 
 
-@pytest.mark.parametrize(("content", "why"), [(OF_7_3, "v7.3"), (b"garbage" * 99, "Unknown mat file type")])
-def test_a_mat_file_of_another_version_and_garbage_are_named(tmp_path, content, why):
-    (tmp_path / "theirs.mat").write_bytes(content)
-    with pytest.raises(DataError, match=rf"theirs\.mat: not a readable MATLAB v5 file \(.*{why}"):
-        load_mat(tmp_path / "theirs.mat")
-
-
-def test_a_mat_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"theirs\.mat: not a readable MATLAB v5 file"):
-        load_mat(tmp_path / "theirs.mat")
+@pytest.mark.parametrize(("content", "why"), [(OF_7_3, "v7.3"), (b"garbage" * 99, "Unknown mat file type"), (None, "")])
+def test_a_mat_file_that_is_of_another_version_or_kind_or_missing_is_refused(tmp_path, content, why):
+    path = tmp_path / "theirs.mat"
+    if content is not None:
+        path.write_bytes(content)
+    assert_refused(lambda: load_mat(path), file=path, found=why)
 
 
 @pytest.mark.parametrize("cut", [127, 200, -30])
-def test_a_torn_mat_file_is_named(tmp_path, cut):
-    save_mat(tmp_path / "codes.mat", *sides())
-    (tmp_path / "codes.mat").write_bytes((tmp_path / "codes.mat").read_bytes()[:cut])
-    with pytest.raises(DataError, match=r"codes\.mat: (not a readable MATLAB v5 file|no r_l)"):
-        load_mat(tmp_path / "codes.mat")
+def test_a_truncated_mat_file_is_refused(tmp_path, cut):
+    path = tmp_path / "codes.mat"
+    save_mat(path, *sides())
+    path.write_bytes(path.read_bytes()[:cut])
+    assert_refused(lambda: load_mat(path), file=path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "a few bytes", "header only in part", "flipped byte"])
-def test_a_mat_file_damaged_in_any_way_is_named(tmp_path, damage):
+def test_a_corrupt_mat_file_is_refused(tmp_path, damage):
     path = tmp_path / "codes.mat"
     save_mat(path, *sides())
     raw = path.read_bytes()
     flipped = raw[:160] + bytes([raw[160] ^ 8]) + raw[161:]
     damaged = {"empty": b"", "a few bytes": raw[:19], "header only in part": raw[:100], "flipped byte": flipped}
     path.write_bytes(damaged[damage])
-    with pytest.raises(DataError, match=r"codes\.mat: not a readable MATLAB v5 file"):
-        load_mat(path)
+    assert_refused(lambda: load_mat(path), file=path, found="MATLAB v5")
 
 
-@pytest.mark.parametrize("wrong", ["text", np.full((4, 20), np.nan), np.full((4, 20), 0.3)], ids=["text", "NaN", "0.3"])
-def test_codes_that_are_neither_bits_nor_signs_are_named(tmp_path, wrong):
-    save_mat(tmp_path / "codes.mat", *sides())
-    content = scipy.io.loadmat(tmp_path / "codes.mat")
-    scipy.io.savemat(tmp_path / "codes.mat", {**{key: content[key] for key in MAT_KEYS}, "q_img": wrong})
-    with pytest.raises(DataError, match=r"codes\.mat: q_img"):
-        load_mat(tmp_path / "codes.mat")
+def replace_key(path, key, value):
+    """Write the usual six arrays, one of them replaced."""
+    save_mat(path, *sides())
+    content = scipy.io.loadmat(path)
+    scipy.io.savemat(path, {**{name: content[name] for name in MAT_KEYS}, key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("q_img", "text"),
+        ("q_img", np.full((4, 20), np.nan)),
+        ("r_txt", np.full((9, 20), 0.3)),
+        ("q_l", np.full((4, 3), 2)),
+        ("r_l", "text"),
+    ],
+    ids=["text", "NaN", "0.3", "label 2", "labels of text"],
+)
+def test_values_other_than_bits_signs_and_labels_are_refused(tmp_path, key, value):
+    path = tmp_path / "codes.mat"
+    replace_key(path, key, value)
+    assert_refused(lambda: load_mat(path), file=path, field=key)
 
 
 @pytest.mark.parametrize(("key", "shape"), [("q_txt", (5, 20)), ("r_txt", (9, 19)), ("q_l", (3, 3)), ("r_l", (9, 2))])
-def test_arrays_that_do_not_fit_each_other_are_named(tmp_path, key, shape):
-    save_mat(tmp_path / "codes.mat", *sides())
-    content = scipy.io.loadmat(tmp_path / "codes.mat")
-    scipy.io.savemat(tmp_path / "codes.mat", {**{name: content[name] for name in MAT_KEYS}, key: np.ones(shape)})
-    with pytest.raises(DataError, match=rf"codes\.mat: .*{key}"):
-        load_mat(tmp_path / "codes.mat")
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path, key, shape):
+    path = tmp_path / "codes.mat"
+    replace_key(path, key, np.ones(shape))
+    assert_refused(lambda: load_mat(path), file=path, found=f"{key} {shape}")
 
 
 @pytest.mark.parametrize("bits", [0, 21])
 def test_a_length_that_the_codes_do_not_have_is_refused_and_nothing_written(tmp_path, bits):
-    with pytest.raises(DataError, match=f"asked for a prefix of {bits} bits, these codes have 1 to 20"):
-        save_mat(tmp_path / "codes.mat", *sides(), bits)
+    assert_refused(lambda: save_mat(tmp_path / "codes.mat", *sides(), bits), option="bits", found=str(bits))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mat_file_must_be_called_one(tmp_path):
-    with pytest.raises(DataError, match=r"codes\.txt: .*\.mat"):
-        save_mat(tmp_path / "codes.txt", *sides())
+def test_a_mat_file_needs_its_extension(tmp_path):
+    path = tmp_path / "codes.txt"
+    assert_refused(lambda: save_mat(path, *sides()), file=path, found=".mat")

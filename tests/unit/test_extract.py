@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import signal
 import subprocess
 import sys
@@ -14,52 +13,52 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from multibit import FeatureStore, PairedDataset
-from multibit.data import Recipe, extract
-from multibit.data.encoders import EncoderRecipe, PictureFunction, TextFunction
-from multibit.data.extract import extract_features
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
-from multibit.progress import progress
+from multibit.features import extract
+from multibit.features.base import ImageFunction, TextFunction
+from multibit.features.extract import extract_features
+from multibit.features.recipe import EncoderRecipe, Recipe
+from multibit.progress import showing, track
 
 ITEMS = 11
-EYES, EARS = EncoderRecipe("eyes", "w1", 3, "mean colour"), EncoderRecipe("ears", "w2", 2, "letters")
+IMAGE_RECIPE, TEXT_RECIPE = EncoderRecipe("eyes", "w1", 3, "mean colour"), EncoderRecipe("ears", "w2", 2, "letters")
 
 
 @dataclass
-class Eyes:
-    """A picture encoder: the mean colour. Fails when it has encoded `stop` pictures, if asked to."""
+class MeanColour:
+    """An image encoder: the mean colour. Fails after `stop` images, if asked to."""
 
-    recipe: EncoderRecipe = EYES
+    recipe: EncoderRecipe = IMAGE_RECIPE
     batch_size: int = 3
     stop: int | None = None
     failure: type[BaseException] = RuntimeError
     batches: list[int] = field(default_factory=list)
 
-    def prepare(self, picture: Image.Image) -> np.ndarray:
-        return np.asarray(picture)
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        return np.asarray(image)
 
     def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
         different = len(set(map(id, prepared)))  # the last batch of a shard is filled up
         if self.stop is not None and sum(self.batches) + different > self.stop:
             raise self.failure
         self.batches.append(different)
-        return np.array([picture.reshape(-1, 3).mean(axis=0) for picture in prepared], np.float32)
+        return np.array([pixels.reshape(-1, 3).mean(axis=0) for pixels in prepared], np.float32)
 
 
 @dataclass
-class Ears:
+class Letters:
     """A text encoder: the length and the first letter. Fails at a text, if asked to."""
 
-    recipe: EncoderRecipe = EARS
+    recipe: EncoderRecipe = TEXT_RECIPE
     stop: str | None = None
-    texts: list[str] = field(default_factory=list)
+    encoded: list[str] = field(default_factory=list)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         if self.stop in texts:
             raise RuntimeError
-        self.texts.extend(texts)
+        self.encoded.extend(texts)
         return np.array([[len(text), ord(text[0])] for text in texts], np.float32)
 
     def truncated(self, texts: Sequence[str]) -> int:
@@ -68,8 +67,8 @@ class Ears:
 
 @pytest.fixture
 def data(tmp_path) -> PairedDataset:
-    """Eleven pictures of one colour each, with one to three texts."""
-    folder = tmp_path / "pictures"
+    """Eleven images of one colour each, with one to three texts."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for row in range(ITEMS):
         Image.new("RGB", (4, 3), (row * 20, row, 255 - row)).save(folder / f"{row}.png")
@@ -88,7 +87,7 @@ def small_shards(monkeypatch):
 
 
 def extracted(data: PairedDataset, folder: Path, **options) -> FeatureStore:
-    return extract_features(data, Eyes(), Ears(), folder, **options)
+    return extract_features(data, MeanColour(), Letters(), folder, **options)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -96,7 +95,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "pictures")
+    return sorted(path.name for path in folder.iterdir() if path.name != "images")
 
 
 def check_rows(store: FeatureStore, data: PairedDataset, kept: Sequence[int]) -> None:
@@ -113,11 +112,11 @@ def check_rows(store: FeatureStore, data: PairedDataset, kept: Sequence[int]) ->
 # What is encoded
 
 
-def test_every_picture_and_every_text_is_encoded_in_the_order_of_the_items(data, tmp_path):
+def test_every_image_and_every_text_is_encoded_in_the_order_of_the_items(data, tmp_path):
     store = extracted(data, tmp_path / "store")
     check_rows(store, data, range(ITEMS))
     assert store.skipped == ()
-    assert (store.recipe.image, store.recipe.text) == (EYES, EARS)
+    assert (store.recipe.image, store.recipe.text) == (IMAGE_RECIPE, TEXT_RECIPE)
     assert store.source == tmp_path / "store"
 
 
@@ -125,11 +124,11 @@ def test_every_picture_and_every_text_is_encoded_in_the_order_of_the_items(data,
 def test_shards_batches_and_threads_change_nothing(data, tmp_path, monkeypatch, shard, batch, workers):
     usual = extracted(data, tmp_path / "usual")
     monkeypatch.setattr(extract, "SHARD", shard)
-    eyes = Eyes(batch_size=batch)
-    other = extract_features(data, eyes, Ears(), tmp_path / "other", workers=workers)
+    image_encoder = MeanColour(batch_size=batch)
+    other = extract_features(data, image_encoder, Letters(), tmp_path / "other", workers=workers)
     assert other.fingerprint() == usual.fingerprint()
     check_rows(other, data, range(ITEMS))
-    assert max(eyes.batches) == min(batch, shard, ITEMS)
+    assert max(image_encoder.batches) == min(batch, shard, ITEMS)
 
 
 def test_nothing_but_the_store_is_left(data, tmp_path):
@@ -143,7 +142,7 @@ def test_nothing_but_the_store_is_left(data, tmp_path):
 
 
 def spoil(data: PairedDataset, rows: Sequence[int]) -> PairedDataset:
-    """Pictures that cannot be read, each in another way."""
+    """Images that cannot be read, each in another way."""
     images = list(data.images)
     for place, row in enumerate(rows):
         if place % 4 == 0:
@@ -157,60 +156,63 @@ def spoil(data: PairedDataset, rows: Sequence[int]) -> PairedDataset:
     return replace(data, images=tuple(images))
 
 
-def test_pictures_that_cannot_be_read_are_left_out_and_listed_with_the_reason(data, tmp_path):
+def test_images_that_cannot_be_read_are_left_out_and_listed_with_the_reason(data, tmp_path):
     bad = [1, 4, 5, 10]
     store = extracted(spoil(data, bad), tmp_path / "store")
     check_rows(store, data, [row for row in range(ITEMS) if row not in bad])
     assert [name for name, _ in store.skipped] == [f"item {row}" for row in bad]
-    sentences = ["1.png: no such picture", "4.png: not a picture", "5.png: cannot be decoded", "has no picture file"]
-    for (_, reason), sentence in zip(store.skipped, sentences, strict=True):
-        assert sentence in reason
+    assert all(name in reason for name, (_, reason) in zip(("1.png", "4.png", "5.png"), store.skipped[:3], strict=True))
+    assert len({reason for _, reason in store.skipped}) == 4
 
 
 def test_texts_of_skipped_items_are_not_encoded(data, tmp_path):
-    ears = Ears()
-    extract_features(spoil(data, [2]), Eyes(), ears, tmp_path / "store")
-    assert not any(text.startswith("c") for text in ears.texts)
+    text_encoder = Letters()
+    extract_features(spoil(data, [2]), MeanColour(), text_encoder, tmp_path / "store")
+    assert not any(text.startswith("c") for text in text_encoder.encoded)
 
 
-def test_a_whole_shard_without_pictures_is_passed_over(data, tmp_path):
+def test_a_whole_shard_without_images_is_passed_over(data, tmp_path):
     store = extracted(spoil(data, [4, 5, 6, 7]), tmp_path / "store")
     check_rows(store, data, [0, 1, 2, 3, 8, 9, 10])
 
 
-def test_no_picture_at_all_is_refused_with_the_first_reason(data, tmp_path):
-    with pytest.raises(DataError, match=r"none of the 11 pictures can be read. The first: .*0\.png: no such picture"):
+def test_no_image_at_all_is_refused_with_the_first_reason(data, tmp_path):
+    with pytest.raises(DataError) as caught:
         extracted(spoil(data, range(ITEMS)), tmp_path / "store")
+    assert caught.value.field == "images" and "11" in caught.value.problem and "0.png" in caught.value.problem
     assert names(tmp_path) == []
 
 
 def test_an_encoder_that_makes_nan_is_refused_and_nothing_of_it_is_kept(data, tmp_path):
-    class Blind(Eyes):
+    class Blind(MeanColour):
         def encode(self, prepared):
             return np.full((len(prepared), 3), np.nan, np.float32)
 
-    with pytest.raises(DataError, match="picture encoder output: row 0, column 0 is nan"):
-        extract_features(data, Blind(), Ears(), tmp_path / "store")
+    with pytest.raises(DataError) as caught:
+        extract_features(data, Blind(), Letters(), tmp_path / "store")
+    assert caught.value.field == "image encoder output" and "nan" in caught.value.problem
     assert names(tmp_path / "store") == ["plan.json"]
 
 
-@pytest.mark.parametrize("encoder", ["picture", "text"])
+@pytest.mark.parametrize("encoder", ["image", "text"])
 def test_an_encoder_whose_output_is_not_what_its_recipe_says_is_refused(data, tmp_path, encoder):
-    eyes = Eyes(recipe=replace(EYES, dimension=4)) if encoder == "picture" else Eyes()
-    ears = Ears(recipe=replace(EARS, dimension=3)) if encoder == "text" else Ears()
-    with pytest.raises(DataError, match=rf"{encoder} encoder output: shape \(\d, \d\) for \d items of dimension \d"):
-        extract_features(data, eyes, ears, tmp_path / "store")
+    image_encoder = MeanColour(recipe=replace(IMAGE_RECIPE, dimension=4)) if encoder == "image" else MeanColour()
+    text_encoder = Letters(recipe=replace(TEXT_RECIPE, dimension=3)) if encoder == "text" else Letters()
+    with pytest.raises(DataError) as caught:
+        extract_features(data, image_encoder, text_encoder, tmp_path / "store")
+    assert caught.value.field == f"{encoder} encoder output"
+    assert ("(3, 3)" if encoder == "image" else "(7, 2)") in caught.value.problem
 
 
-def odd_pictures(folder: Path) -> dict[str, str | None]:
-    """Picture files as people have them: what each is called, and the reason why it is skipped, if it is."""
+def odd_images(folder: Path) -> dict[str, str | None]:
+    """Common and damaged image files: name -> part of the reason why it is skipped, None if it is not."""
     noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     photo, red = Image.fromarray(noise), Image.new("RGB", (8, 8), "red")
     photo.save(folder / "whole.jpg")
     raw = (folder / "whole.jpg").read_bytes()
     (folder / "truncated.jpg").write_bytes(raw[:-200])
     (folder / "empty.jpg").write_bytes(b"")
-    (folder / "text.jpg").write_text("not a picture")
+    (folder / "text.jpg").write_text("not an image")
     photo.convert("CMYK").save(folder / "cmyk.jpg")
     Image.fromarray(noise[..., 0].astype(np.uint16) * 256).save(folder / "16-bit.png")
     red.convert("RGBA").save(folder / "alpha.png")
@@ -227,25 +229,25 @@ def odd_pictures(folder: Path) -> dict[str, str | None]:
     (folder / "link.jpg").symlink_to("whole.jpg")
     (folder / "folder.jpg").mkdir()
     bad = {
-        "truncated.jpg": "cannot be decoded (image file is truncated", "empty.jpg": "not a picture in a known format",
-        "text.jpg": "not a picture in a known format", "200MP.png": " pixels, at most 89,478,485 are read",
-        "loop.jpg": "cannot be decoded (Too many levels of symbolic links)",
-        "folder.jpg": "cannot be decoded (Is a directory)",
+        "truncated.jpg": "truncated", "empty.jpg": "", "text.jpg": "", "200MP.png": "89,478,485",
+        "loop.jpg": "Too many levels of symbolic links", "folder.jpg": "Is a directory",
     }  # fmt: skip
     return {path.name: bad.get(path.name) for path in sorted(folder.iterdir())}
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_odd_pictures_are_encoded_or_skipped_with_the_reason(tmp_path, workers):
+def test_odd_images_are_encoded_or_skipped_with_the_reason(tmp_path, workers):
     (tmp_path / "odd").mkdir()
-    expected = odd_pictures(tmp_path / "odd")
+    expected = odd_images(tmp_path / "odd")
     count = len(expected)
     data = PairedDataset(
         tuple(expected), tuple(tmp_path / "odd" / name for name in expected), (("x",),) * count,
         np.ones((count, 1), np.uint8), ("l",),
     )  # fmt: skip
-    eyes = PictureFunction(lambda pictures: [np.asarray(p.resize((1, 1)))[0, 0] for p in pictures], EYES, batch_size=2)
-    store = extract_features(data, eyes, Ears(), tmp_path / "store", workers=workers)
+    image_encoder = ImageFunction(
+        lambda images: [np.asarray(p.resize((1, 1)))[0, 0] for p in images], IMAGE_RECIPE, batch_size=2
+    )
+    store = extract_features(data, image_encoder, Letters(), tmp_path / "store", workers=workers)
     assert store.dataset.ids == tuple(name for name, reason in expected.items() if reason is None) and len(store) == 11
     reasons = dict(store.skipped)
     assert list(reasons) == [name for name, reason in expected.items() if reason is not None]
@@ -259,61 +261,65 @@ def test_odd_pictures_are_encoded_or_skipped_with_the_reason(tmp_path, workers):
 @pytest.mark.parametrize(
     ("crash", "finished"),
     [
-        ((Eyes(stop=2), Ears()), 0),
-        ((Eyes(stop=9), Ears()), 8),
-        ((Eyes(stop=9, failure=KeyboardInterrupt), Ears()), 8),
-        ((Eyes(), Ears(stop="e")), 4),
+        ((MeanColour(stop=2), Letters()), 0),
+        ((MeanColour(stop=9), Letters()), 8),
+        ((MeanColour(stop=9, failure=KeyboardInterrupt), Letters()), 8),
+        ((MeanColour(), Letters(stop="e")), 4),
     ],
-    ids=["first shard", "last shard", "interrupted by a person", "in the texts"],
+    ids=["first shard", "last shard", "interrupted by the user", "in the texts"],
 )
 def test_after_a_crash_only_unfinished_shards_are_encoded_and_the_bytes_are_the_same(data, tmp_path, crash, finished):
     extracted(data, tmp_path / "uninterrupted")
     with pytest.raises((RuntimeError, KeyboardInterrupt)):
         extract_features(data, *fresh(crash), tmp_path / "store")
-    with pytest.raises(FormatError, match=r"its extraction is not finished. Run the same `multibit features` again"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
-    eyes, ears = Eyes(), Ears()
-    extract_features(data, eyes, ears, tmp_path / "store")
-    assert sum(eyes.batches) == ITEMS - finished
-    assert len(ears.texts) == sum(map(len, data.texts[finished:]))
+    assert caught.value.file == tmp_path / "store"
+    image_encoder, text_encoder = MeanColour(), Letters()
+    extract_features(data, image_encoder, text_encoder, tmp_path / "store")
+    assert sum(image_encoder.batches) == ITEMS - finished
+    assert len(text_encoder.encoded) == sum(map(len, data.texts[finished:]))
     assert content(tmp_path / "store") == content(tmp_path / "uninterrupted")
     assert names(tmp_path) == ["store", "uninterrupted"]
 
 
 def fresh(encoders):
     """Fresh copies: the parameters of a test outlive it."""
-    return [replace(encoder, **{"batches" if isinstance(encoder, Eyes) else "texts": []}) for encoder in encoders]
+    return [
+        replace(encoder, **{"batches" if isinstance(encoder, MeanColour) else "encoded": []}) for encoder in encoders
+    ]
 
 
 KILLED = """
 import functools, os, signal, sys
 from pathlib import Path
 import numpy as np
-from multibit.data import extract
-from multibit.data.encoders import EncoderRecipe, PictureFunction, TextFunction
-from multibit.data.extract import extract_features
+from multibit.features import extract
+from multibit.features import EncoderRecipe; from multibit.features.base import ImageFunction, TextFunction
+from multibit.features.extract import extract_features
 from multibit.data.manifest import read_manifest
 
 extract.SHARD, encoded = 4, []
 
-def colours(pictures):
-    encoded.append(len(pictures))
+def colours(images):
+    encoded.append(len(images))
     if sum(encoded) > int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-    return [np.asarray(picture).reshape(-1, 3).mean(axis=0) for picture in pictures]
+    return [np.asarray(image).reshape(-1, 3).mean(axis=0) for image in images]
 
 def letters(texts):
     return [[len(text), ord(text[0])] for text in texts]
 
-eyes = PictureFunction(colours, EncoderRecipe("eyes", "w1", 3, "mean colour"), 1)
-ears = TextFunction(letters, EncoderRecipe("ears", "w2", 2, "letters"))
-extract_features(read_manifest(Path(sys.argv[1])), eyes, ears, Path(sys.argv[2]))
+image_encoder = ImageFunction(colours, EncoderRecipe("eyes", "w1", 3, "mean colour"), 1)
+text_encoder = TextFunction(letters, EncoderRecipe("ears", "w2", 2, "letters"))
+extract_features(read_manifest(Path(sys.argv[1])), image_encoder, text_encoder, Path(sys.argv[2]))
 print(sum(encoded))
 """
 
 
+@pytest.mark.slow
 def test_after_kill_9_no_finished_shard_is_made_again_and_the_bytes_are_the_same(data, tmp_path):
-    extracted(data, tmp_path / "manifest")  # its items are one
+    extracted(data, tmp_path / "manifest")  # for its items, which are a manifest
     manifest = next((tmp_path / "manifest").glob("items-*.parquet"))
 
     def run(folder: str, kill_after: int) -> subprocess.CompletedProcess[str]:
@@ -335,12 +341,13 @@ def test_a_crash_while_the_header_is_written_costs_no_encoding(data, tmp_path, m
     extracted(bad, tmp_path / "uninterrupted")
     with monkeypatch.context() as patch:
         patch.setattr(extract, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(OSError) as caught:
             extracted(bad, tmp_path / "store")
+        assert str(caught.value) == "disk full"
     assert "plan.json" in names(tmp_path / "store")
-    eyes, ears = Eyes(), Ears()
-    extract_features(bad, eyes, ears, tmp_path / "store")
-    assert (eyes.batches, ears.texts) == ([], [])
+    image_encoder, text_encoder = MeanColour(), Letters()
+    extract_features(bad, image_encoder, text_encoder, tmp_path / "store")
+    assert (image_encoder.batches, text_encoder.encoded) == ([], [])
     assert content(tmp_path / "store") == content(tmp_path / "uninterrupted")
     assert names(tmp_path) == ["store", "uninterrupted"]
 
@@ -349,9 +356,9 @@ def test_a_second_run_encodes_nothing(data, tmp_path):
     bad = spoil(data, [3])
     first = extracted(bad, tmp_path / "store")
     before = content(tmp_path / "store")
-    eyes, ears = Eyes(), Ears()
-    second = extract_features(bad, eyes, ears, tmp_path / "store")
-    assert (eyes.batches, ears.texts) == ([], [])
+    image_encoder, text_encoder = MeanColour(), Letters()
+    second = extract_features(bad, image_encoder, text_encoder, tmp_path / "store")
+    assert (image_encoder.batches, text_encoder.encoded) == ([], [])
     assert content(tmp_path / "store") == before
     assert second.fingerprint() == first.fingerprint() and second.skipped == first.skipped
 
@@ -359,21 +366,22 @@ def test_a_second_run_encodes_nothing(data, tmp_path):
 @pytest.mark.parametrize("started", ["for other data", "by other encoders"])
 def test_shards_of_another_plan_are_never_mixed_in(data, tmp_path, started):
     other = replace(data, texts=tuple(("other",) for _ in range(ITEMS))) if "data" in started else data
-    recipe = EYES if "data" in started else EncoderRecipe("other eyes", "w9", 3, "mean colour")
+    recipe = IMAGE_RECIPE if "data" in started else EncoderRecipe("other eyes", "w9", 3, "mean colour")
     with pytest.raises(RuntimeError):
-        extract_features(other, Eyes(recipe=recipe, stop=9), Ears(), tmp_path / "store")
-    eyes = Eyes()
-    check_rows(extract_features(data, eyes, Ears(), tmp_path / "store"), data, range(ITEMS))
-    assert sum(eyes.batches) == ITEMS
+        extract_features(other, MeanColour(recipe=recipe, stop=9), Letters(), tmp_path / "store")
+    image_encoder = MeanColour()
+    check_rows(extract_features(data, image_encoder, Letters(), tmp_path / "store"), data, range(ITEMS))
+    assert sum(image_encoder.batches) == ITEMS
 
 
-def test_a_torn_shard_is_refused_by_name(data, tmp_path):
+def test_a_truncated_shard_is_refused_by_name(data, tmp_path):
     with pytest.raises(RuntimeError):
-        extract_features(data, Eyes(stop=9), Ears(), tmp_path / "store")
+        extract_features(data, MeanColour(stop=9), Letters(), tmp_path / "store")
     shard = tmp_path / "store" / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-4])
-    with pytest.raises(FormatError, match=r"shard-00000\.safetensors: torn"):
+    with pytest.raises(FormatError) as caught:
         extracted(data, tmp_path / "store")
+    assert str(shard) in str(caught.value)
     assert not (tmp_path / "store" / "store.json").exists()
 
 
@@ -394,27 +402,32 @@ def test_a_torn_shard_is_refused_by_name(data, tmp_path):
 def test_a_folder_of_other_data_is_refused_and_kept(data, tmp_path, changed):
     extracted(data, tmp_path / "store")
     before = content(tmp_path / "store")
-    with pytest.raises(MismatchError, match=r"store: holds features of other data .* Choose another folder or delete"):
+    with pytest.raises(MismatchError) as caught:
         extracted(changed(data), tmp_path / "store")
+    assert caught.value.file == tmp_path / "store" and "`update`" in caught.value.hint
     assert content(tmp_path / "store") == before
 
 
 @pytest.mark.parametrize("change", [{"weights": "w9"}, {"name": "other"}, {"preprocessing": "round"}])
 def test_a_folder_of_other_encoders_is_refused_and_kept(data, tmp_path, change):
     extracted(data, tmp_path / "store")
-    with pytest.raises(MismatchError, match="or of other encoders"):
-        extract_features(data, Eyes(recipe=replace(EYES, **change)), Ears(), tmp_path / "store")
+    before = content(tmp_path / "store")
+    with pytest.raises(MismatchError) as caught:
+        extract_features(data, MeanColour(recipe=replace(IMAGE_RECIPE, **change)), Letters(), tmp_path / "store")
+    assert caught.value.file == tmp_path / "store"
+    assert content(tmp_path / "store") == before
 
 
-def test_a_folder_that_is_no_store_is_refused_and_kept(data, tmp_path):
+def test_a_folder_that_is_not_a_store_is_refused_and_kept(data, tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "precious").write_text("kept")
-    with pytest.raises(DataError, match=r"is in the way and not ours. Choose another folder or move it"):
+    with pytest.raises(DataError) as caught:
         extracted(data, tmp_path / "store")
+    assert caught.value.file == tmp_path / "store"
     assert (tmp_path / "store" / "precious").read_text() == "kept"
 
 
-def test_a_folder_of_other_pictures_is_refused(data, tmp_path):
+def test_a_folder_of_other_images_is_refused(data, tmp_path):
     extracted(data, tmp_path / "store")
     with pytest.raises(MismatchError):
         extracted(replace(data, images=data.images[::-1]), tmp_path / "store")
@@ -422,24 +435,26 @@ def test_a_folder_of_other_pictures_is_refused(data, tmp_path):
 
 def test_shards_of_another_size_are_never_mixed_in(data, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
-        extract_features(data, Eyes(stop=9), Ears(), tmp_path / "store")
+        extract_features(data, MeanColour(stop=9), Letters(), tmp_path / "store")
     monkeypatch.setattr(extract, "SHARD", 5)
     check_rows(extracted(data, tmp_path / "store"), data, range(ITEMS))
 
 
-def test_a_second_writer_is_turned_away(data, tmp_path):
-    class Nosy(Eyes):
+def test_a_second_writer_is_refused(data, tmp_path):
+    class Nosy(MeanColour):
         def encode(self, prepared):
-            with pytest.raises(BusyError, match=r"another process is making features there. Wait until it is done"):
+            with pytest.raises(BusyError) as caught:
                 extracted(data, tmp_path / "store")
+            assert caught.value.file == tmp_path / "store"
             return super().encode(prepared)
 
-    check_rows(extract_features(data, Nosy(), Ears(), tmp_path / "store"), data, range(ITEMS))
+    check_rows(extract_features(data, Nosy(), Letters(), tmp_path / "store"), data, range(ITEMS))
 
 
 def test_an_unknown_engine_is_refused(data, tmp_path):
-    with pytest.raises(ConfigError, match="engine: must be local or ray, got 'spark'"):
+    with pytest.raises(ConfigError) as caught:
         extracted(data, tmp_path / "store", engine="spark")
+    assert caught.value.option == "engine" and "spark" in caught.value.problem
 
 
 # Adding items
@@ -448,10 +463,10 @@ def test_an_unknown_engine_is_refused(data, tmp_path):
 def test_added_items_come_last_and_finished_shards_stay_as_they_are(data, tmp_path):
     extracted(data.take(range(6)), tmp_path / "store")
     before = content(tmp_path / "store")
-    eyes = Eyes()
-    store = extract_features(data, eyes, Ears(), tmp_path / "store", update=True)
+    image_encoder = MeanColour()
+    store = extract_features(data, image_encoder, Letters(), tmp_path / "store", update=True)
     check_rows(store, data, range(ITEMS))
-    assert sum(eyes.batches) == ITEMS - 6
+    assert sum(image_encoder.batches) == ITEMS - 6
     after = content(tmp_path / "store")
     assert {name: after[name] for name in before if name.startswith("shard")} == {
         name: raw for name, raw in before.items() if name.startswith("shard")
@@ -477,9 +492,9 @@ def test_an_update_without_anything_new_changes_nothing(data, tmp_path):
     extracted(bad, tmp_path / "store")
     before = content(tmp_path / "store")
     for asked in (bad, bad.take([0, 1])):
-        eyes = Eyes()
-        store = extract_features(asked, eyes, Ears(), tmp_path / "store", update=True)
-        assert eyes.batches == [] and len(store) == ITEMS - 1
+        image_encoder = MeanColour()
+        store = extract_features(asked, image_encoder, Letters(), tmp_path / "store", update=True)
+        assert image_encoder.batches == [] and len(store) == ITEMS - 1
         assert content(tmp_path / "store") == before
 
 
@@ -496,37 +511,39 @@ def test_a_skipped_item_is_tried_again_by_an_update(data, tmp_path):
     assert store.skipped == ()
 
 
-def test_a_crash_of_an_update_leaves_the_old_store_and_goes_on(data, tmp_path):
+def test_a_crash_of_an_update_keeps_the_old_store_and_is_resumed(data, tmp_path):
     old = extracted(data.take([0, 1]), tmp_path / "store")
     with pytest.raises(RuntimeError):
-        extract_features(data, Eyes(stop=6), Ears(), tmp_path / "store", update=True)
+        extract_features(data, MeanColour(stop=6), Letters(), tmp_path / "store", update=True)
     assert FeatureStore.open(tmp_path / "store").fingerprint() == old.fingerprint()
-    eyes = Eyes()
-    check_rows(extract_features(data, eyes, Ears(), tmp_path / "store", update=True), data, range(ITEMS))
-    assert sum(eyes.batches) == ITEMS - 2 - 4
+    image_encoder = MeanColour()
+    check_rows(extract_features(data, image_encoder, Letters(), tmp_path / "store", update=True), data, range(ITEMS))
+    assert sum(image_encoder.batches) == ITEMS - 2 - 4
     assert "plan.json" not in names(tmp_path / "store")
 
 
 def test_only_items_of_the_same_recipe_are_added(data, tmp_path):
     extracted(data.take([0]), tmp_path / "store")
-    sentence = (
-        "store: its text features have name 'ears', the encoder asked for has 'other'. Add items with the encoders"
-    )
-    with pytest.raises(MismatchError, match=sentence):
-        extract_features(data, Eyes(), Ears(recipe=replace(EARS, name="other")), tmp_path / "store", update=True)
+    with pytest.raises(MismatchError) as caught:
+        extract_features(
+            data, MeanColour(), Letters(recipe=replace(TEXT_RECIPE, name="other")), tmp_path / "store", update=True
+        )
+    assert (caught.value.file, caught.value.field) == (tmp_path / "store", "text features")
+    assert all(part in caught.value.problem for part in ("name", "'ears'", "'other'"))
 
 
 def test_another_item_of_a_known_id_is_refused(data, tmp_path):
     extracted(data, tmp_path / "store")
     changed = replace(data, texts=(*data.texts[:2], ("new",), *data.texts[3:]))
-    with pytest.raises(MismatchError, match=r"has another item 'item 2' already .* Give the new one another id"):
+    with pytest.raises(MismatchError) as caught:
         extracted(changed, tmp_path / "store", update=True)
+    assert caught.value.file == tmp_path / "store" and "'item 2'" in caught.value.problem
 
 
 # Texts that are too long
 
 
-def test_texts_that_are_cut_are_counted_but_not_those_of_skipped_items(data, tmp_path):
+def test_truncated_texts_are_counted_but_not_those_of_skipped_items(data, tmp_path):
     long = [row for row in range(ITEMS) if row % 3 == 2]  # their third text is "x!!"
     store = extracted(spoil(data, [2]), tmp_path / "store")
     assert store.truncated == len(long) - 1
@@ -539,17 +556,20 @@ def test_texts_that_are_cut_are_counted_but_not_those_of_skipped_items(data, tmp
 def test_any_function_is_an_encoder(data, tmp_path):
     sizes = []
 
-    def colours(pictures):
-        sizes.append(len(pictures))
-        return [np.asarray(picture).reshape(-1, 3).mean(axis=0) for picture in pictures]
+    def colours(images):
+        sizes.append(len(images))
+        return [np.asarray(image).reshape(-1, 3).mean(axis=0) for image in images]
 
     def letters(texts):
         return [[len(text), ord(text[0])] for text in texts]
 
-    eyes, ears = PictureFunction(colours, EYES, batch_size=3), TextFunction(letters, replace(EARS, dtype="float16"), 2)
-    store = extract_features(data, eyes, ears, tmp_path / "store")
+    image_encoder, text_encoder = (
+        ImageFunction(colours, IMAGE_RECIPE, batch_size=3),
+        TextFunction(letters, replace(TEXT_RECIPE, dtype="float16"), 2),
+    )
+    store = extract_features(data, image_encoder, text_encoder, tmp_path / "store")
     check_rows(store, data, range(ITEMS))
-    assert store.recipe == Recipe(EYES, ears.recipe) and max(sizes) == 3
+    assert store.recipe == Recipe(IMAGE_RECIPE, text_encoder.recipe) and max(sizes) == 3
     assert (store.image.dtype, store.text.dtype) == (np.float32, np.float16)
 
 
@@ -558,16 +578,16 @@ def test_any_function_is_an_encoder(data, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_more_than_some_batches_are_decoded_ahead(data, tmp_path, monkeypatch, workers):
-    """Whatever the size of a shard and of the data."""
+    """For any size of a shard and of the data."""
     monkeypatch.setattr(extract, "SHARD", 100)
     ahead = []
 
-    class Watched(Eyes):
+    class Watched(MeanColour):
         prepared = 0
 
-        def prepare(self, picture):
+        def prepare(self, image):
             Watched.prepared += 1
-            return super().prepare(picture)
+            return super().prepare(image)
 
         def encode(self, prepared):
             ahead.append(Watched.prepared - sum(self.batches))
@@ -577,7 +597,7 @@ def test_no_more_than_some_batches_are_decoded_ahead(data, tmp_path, monkeypatch
         data.take([0] * 1), ids=tuple(map(str, range(90))), images=data.images[:1] * 90, texts=data.texts[:1] * 90,
         labels=np.repeat(data.labels[:1], 90, axis=0),
     )  # fmt: skip
-    extract_features(many, Watched(batch_size=2), Ears(), tmp_path / "store", workers=workers)
+    extract_features(many, Watched(batch_size=2), Letters(), tmp_path / "store", workers=workers)
     assert max(ahead) <= 2 + 2 * 2 + workers + 1
 
 
@@ -593,25 +613,33 @@ def test_every_item_is_counted_once_even_skipped_and_resumed_ones(data, tmp_path
         counted.append([total, done])
         yield lambda count=1, note="": counted[-1].__setitem__(1, counted[-1][1] + count)
 
-    monkeypatch.setattr(extract, "progress", counting)
+    monkeypatch.setattr(extract, "track", counting)
     data = spoil(data, bad)
     with pytest.raises(RuntimeError):
-        extract_features(data, Eyes(stop=6), Ears(), tmp_path / "store")
+        extract_features(data, MeanColour(stop=6), Letters(), tmp_path / "store")
     extracted(data, tmp_path / "store")
     assert counted[1] == [ITEMS, ITEMS]
 
 
-def test_the_bar_shows_what_how_far_and_how_fast_and_keeps_off_standard_output(monkeypatch, capsys):
-    shown = io.StringIO()
-    monkeypatch.setattr("multibit.progress.console", Console(file=shown, width=120))
-    with progress("Counting sheep", total=3, unit="sheep") as advance:
+def test_extraction_is_silent_unless_asked_for_progress(data, tmp_path, capsys):
+    extracted(data, tmp_path / "silent")
+    assert capsys.readouterr() == ("", "")
+    extracted(data, str(tmp_path / "shown"), progress=True)
+    printed = capsys.readouterr()
+    assert printed.out == "" and f"{ITEMS}/{ITEMS}" in printed.err
+
+
+def test_the_bar_shows_work_count_and_rate_and_keeps_off_standard_output(capsys):
+    with showing(), track("Counting sheep", total=3, unit="sheep") as advance:
         advance()
         advance(2, note="asleep")
-    assert all(part in shown.getvalue() for part in ("Counting sheep", "3/3", "sheep/s", "asleep"))
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr()
+    assert all(part in printed.err for part in ("Counting sheep", "3/3", "sheep/s", "asleep"))
+    assert printed.out == ""
 
 
-def test_the_bar_lets_an_error_through():
-    with pytest.raises(KeyError, match="lost"), progress("Counting", total=3, unit="items") as advance:
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_bar_lets_an_error_through(shown):
+    with pytest.raises(KeyError), showing(shown), track("Counting", total=3, unit="items") as advance:
         advance()
         raise KeyError("lost")

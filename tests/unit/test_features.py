@@ -1,9 +1,8 @@
-"""Feature vectors: ready-made ones from .npz, stores on disk, and the pairs that training may see."""
+"""Feature vectors: ready-made ones from .npz, stores on disk, and pairs for training."""
 
 from __future__ import annotations
 
 import json
-import re
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 
 from multibit import FeatureStore, PairedDataset, Pairs
-from multibit.data import Recipe, features
-from multibit.data.encoders import EncoderRecipe
-from multibit.data.features import require_finite
-from multibit.data.shards import Shard, ShardedRows
+from multibit.arrays import require_finite
 from multibit.errors import DataError, FormatError, MismatchError
+from multibit.features import store as store_module
+from multibit.features.recipe import EncoderRecipe, Recipe
+from multibit.features.shards import Shard, ShardedRows
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], np.uint8)
 IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
@@ -35,7 +34,7 @@ def npz(folder: Path, **changed) -> Path:
 
 
 def several_texts() -> FeatureStore:
-    """A store with everything in it: pictures, several texts, skipped items, two recipes."""
+    """A store that uses every feature: images, several texts, skipped items, two recipes."""
     data = PairedDataset(
         ("a", "ü", "3"), (Path("a.jpg").absolute(), None, Path("日本.png").absolute()),
         (("x",), (" y | z ", "[1", ""), ("w",)), LABELS, ("z last", "a|first"),
@@ -43,7 +42,7 @@ def several_texts() -> FeatureStore:
     recipe = Recipe(
         EncoderRecipe("eyes", "w1", 4, "square", {"torch": "2.4"}), EncoderRecipe("ears", "w2", 2, "lower case")
     )
-    return FeatureStore(data, IMAGE, TEXT, OFFSETS, recipe, (("lost", "lost.jpg: no such picture."),), 1)
+    return FeatureStore(data, IMAGE, TEXT, OFFSETS, recipe, (("lost", "lost.jpg: no such image."),), 1)
 
 
 # Ready-made features
@@ -85,72 +84,93 @@ def test_features_of_any_float_type_are_given_as_float32(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "field", "found"),
     [
-        (
-            {"labels": None},
-            r"no labels; it has image \(3, 4\), text \(5, 2\), text_offsets \(4,\). Need image, text, lab",
-        ),
-        ({"image": None, "text": None, "labels": None}, r"no image, text, labels; it has text_offsets \(4,\)"),
-        ({"labels": LABELS[:2]}, "features: 3 image rows for 2 items of the data set"),
-        ({"labels": LABELS[0]}, r"labels: need a matrix, got an array of shape \(2,\)"),
-        ({"labels": LABELS * 2}, "labels: every value must be 0 or 1"),
-        ({"image": IMAGE[:2]}, "features: 2 image rows for 3 items of the data set"),
-        ({"image": IMAGE[0]}, r"image: need a matrix, got an array of shape \(4,\)"),
-        ({"image": IMAGE[:, :0]}, r"image features: need a matrix of floats, got float32 of shape \(3, 0\)"),
-        ({"image": IMAGE.astype(int)}, "image features: need a matrix of floats, got int64"),
-        ({"text": TEXT.astype(complex)}, "text features: need a matrix of floats, got complex128"),
-        ({"text_offsets": None}, r"text: 5 rows for 3 items"),
-        ({"text_offsets": [0, 5]}, r"text offsets: need 4 integers for 3 items, got int64 \(2,\)"),
-        ({"ids": ["a", "b"]}, "ids: 2 for 3 items; need one for each row of labels"),
-        ({"ids": ["a", "b", "a"]}, "duplicate id 'a': rows 0 and 2"),
-        ({"ids": ["a", "", "b"]}, "ids: row 1 has an empty id. Every item needs a name"),
-        ({"ids": np.array([b"a", b"\xff", b"b"])}, "a name is not UTF-8"),
-        ({"texts": ["a"]}, "texts: 1 rows for 3 ids"),
-        ({"label_names": ["a"]}, "for 1 label names"),
-        ({"label_names": ["a", "a"]}, "duplicate label name 'a'"),
-        ({"ids": np.array([{}, 1, 2], object)}, "torn .npz file, or another kind of file .*Object arrays"),
-        ({"image": IMAGE[:0], "text": TEXT[:0], "text_offsets": None, "labels": LABELS[:0]}, "the data set is empty"),
+        ({"labels": None}, "labels", "text_offsets (4,)"),
+        ({"image": None, "text": None, "labels": None}, "image, text, labels", "text_offsets (4,)"),
+        ({"labels": LABELS[:2]}, "image features", "3 rows for 2"),
+        ({"labels": LABELS[0]}, "labels", "(2,)"),
+        ({"image": IMAGE[:2]}, "image features", "2 rows for 3"),
+        ({"image": IMAGE[0]}, "image", "(4,)"),
+        ({"image": IMAGE[:, :0]}, "image features", "(3, 0)"),
+        ({"image": IMAGE.astype(int)}, "image features", "int64"),
+        ({"text": TEXT.astype(complex)}, "text features", "complex128"),
+        ({"text_offsets": None}, "text", "5 rows for 3"),
+        ({"text_offsets": [0, 5]}, "text offsets", "(2,)"),
+        ({"ids": ["a", "b"]}, "ids", "2 ids for 3"),
+        ({"ids": [["a"], ["b"], ["c"]]}, "ids", "(3, 1)"),
+        ({"ids": np.array([b"a", b"\xff", b"b"])}, "ids", "UTF-8"),
+        ({"label_names": np.array([b"\xff", b"b"])}, "label_names", "UTF-8"),
     ],
 )
-def test_an_npz_that_does_not_fit_is_refused_with_file_and_sentence(tmp_path, changed, sentence):
+def test_an_npz_that_does_not_fit_is_refused_with_file_and_field(tmp_path, changed, field, found):
     path = npz(tmp_path, **changed)
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert (caught.value.file, caught.value.field) == (path, field)
+    assert found in caught.value.problem
 
 
-def test_an_npz_without_anything_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": LABELS * 2},
+        {"ids": ["a", "b", "a"]},
+        {"ids": ["a", "", "b"]},
+        {"texts": ["a"]},
+        {"label_names": ["a"]},
+        {"label_names": ["a", "a"]},
+        {"ids": np.array([{}, 1, 2], object)},
+        {"image": IMAGE[:0], "text": TEXT[:0], "text_offsets": None, "labels": LABELS[:0]},
+    ],
+    ids=["labels", "duplicate id", "empty id", "texts", "label names", "duplicate label", "objects", "no items"],
+)
+def test_an_npz_that_is_not_a_data_set_is_refused_with_the_file(tmp_path, changed):
+    path = npz(tmp_path, **changed)
+    with pytest.raises(DataError) as caught:
+        FeatureStore.open(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_an_npz_without_any_array_is_refused(tmp_path):
     np.savez(tmp_path / "ready.npz")
-    with pytest.raises(DataError, match=r"no image, text, labels; it has nothing"):
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(tmp_path / "ready.npz")
+    assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", "image, text, labels")
 
 
-def test_an_npz_cut_anywhere_is_refused_with_a_sentence(tmp_path):
+def test_an_npz_truncated_anywhere_is_refused(tmp_path):
     path = npz(tmp_path)
     raw = path.read_bytes()
     for length in range(0, len(raw), 37):
         path.write_bytes(raw[:length])
-        with pytest.raises(DataError, match=r"ready\.npz: torn .npz file, or another kind of file"):
+        with pytest.raises(DataError) as caught:
             FeatureStore.open(path)
+        assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [(None, "no such file"), (b"hello", "another kind of file"), (b"\x93NUMPY", "another kind of file")],
-)
-def test_a_file_that_is_no_npz_is_refused_with_a_sentence(tmp_path, content, sentence):
+@pytest.mark.parametrize("content", [None, b"hello", b"\x93NUMPY"])
+def test_a_file_that_is_not_an_npz_is_refused(tmp_path, content):
     path = tmp_path / "ready.npz"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"ready\.npz: .*{sentence}"):
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "items.csv").write_text("id")
+    with pytest.raises(DataError) as caught:
+        FeatureStore.open(str(tmp_path / "items.csv"))
+    assert caught.value.file == tmp_path / "items.csv"
 
 
 @pytest.mark.parametrize("changed", [{"image": np.float32(1)}, {"text": np.float32(1)}, {"ids": np.array("a")}])
-def test_a_single_number_for_an_array_is_refused_with_a_sentence(tmp_path, changed):
-    with pytest.raises(DataError, match=r"ready\.npz"):
+def test_a_single_number_for_an_array_is_refused(tmp_path, changed):
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(npz(tmp_path, **changed))
+    assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", *changed)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +179,9 @@ def test_a_single_number_for_an_array_is_refused_with_a_sentence(tmp_path, chang
     ids=["an item without text", "rows left over", "first row skipped", "beyond", "falling", "empty", "letters"],
 )
 def test_text_offsets_that_do_not_cover_the_texts_are_refused(tmp_path, offsets):
-    with pytest.raises(DataError, match=r"ready\.npz"):
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(npz(tmp_path, text_offsets=offsets))
+    assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", "text offsets")
 
 
 def test_names_stored_as_bytes_are_read_as_text(tmp_path):
@@ -204,8 +225,9 @@ def test_a_mask_takes_the_rows_where_it_is_true():
 
 @pytest.mark.parametrize("rows", [[3], [-1], [0.0], [True, False], [[0, 1]], ["0"]])
 def test_rows_that_do_not_exist_are_refused(rows):
-    with pytest.raises(DataError, match=r"rows: need integers in 0\.\.2 or a mask of 3, got"):
+    with pytest.raises(DataError) as caught:
         several_texts().take(rows)
+    assert caught.value.field == "rows" and "0..2" in caught.value.problem
 
 
 @pytest.mark.parametrize("rows", [[], np.array([], int)])
@@ -216,11 +238,12 @@ def test_no_rows_are_no_pairs(rows):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("modality", ["image", "text"])
-def test_a_value_that_is_not_finite_is_refused_with_its_place(modality, value):
+def test_a_value_that_is_not_finite_is_refused_with_row_and_column(modality, value):
     arrays = {"image": IMAGE.copy(), "text": TEXT.copy()}
     arrays[modality][2, 1] = value
-    with pytest.raises(DataError, match=f"{modality} features: row 2, column 1 is {value}; every value must be finite"):
+    with pytest.raises(DataError) as caught:
         Pairs(arrays["image"], arrays["text"], OFFSETS, LABELS)
+    assert caught.value.field == f"{modality} features" and f"row 2, column 1 is {value}" in caught.value.problem
 
 
 @pytest.mark.parametrize("modality", ["image", "text"])
@@ -228,69 +251,85 @@ def test_a_value_that_is_not_finite_is_named_by_its_file_and_its_row_in_it(tmp_p
     arrays = {"image": IMAGE.copy(), "text": TEXT.copy()}
     arrays[modality][-1, 1] = np.nan
     row = len(arrays[modality]) - 1
-    with pytest.raises(DataError, match=rf"ready\.npz: {modality} features: row {row}, column 1 is nan"):
+    with pytest.raises(DataError) as caught:
         FeatureStore.open(npz(tmp_path, **arrays)).take([2, 0])
+    assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", f"{modality} features")
+    assert f"row {row}, column 1 is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize("value", [1e300, -1e39, 1e-60])
-def test_a_row_that_float32_does_not_hold_is_named_wherever_it_is_read(tmp_path, value):
+def test_a_row_that_float32_cannot_represent_is_named_wherever_it_is_read(tmp_path, value):
     image = IMAGE.astype(np.float64)
     image[2] = value
     store = FeatureStore.open(npz(tmp_path, image=image))
-    sentence = re.escape(f"ready.npz: image features: row 2, column 0 is {value}, which float32 does not hold")
-    with pytest.raises(DataError, match=sentence):
-        store.take([2, 0])
-    with pytest.raises(DataError, match=sentence):
-        store.require_finite()
-    with pytest.raises(DataError, match="image features: row 2"):
+    for read in (lambda: store.take([2, 0]), store.require_finite):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", "image features")
+        assert f"row 2, column 0 is {value}" in caught.value.problem
+    with pytest.raises(DataError) as caught:
         Pairs(image, TEXT, OFFSETS, LABELS)
+    assert caught.value.field == "image features" and f"row 2, column 0 is {value}" in caught.value.problem
 
 
-def test_the_mean_of_texts_is_right_though_their_sum_is_too_large():
+def test_the_mean_of_texts_is_right_even_if_their_sum_overflows():
     text = np.full((2, 3), 3e38, np.float32)
     pairs = Pairs(np.ones((1, 2), np.float32), text, np.array([0, 2]), np.ones((1, 1), np.uint8))
     np.testing.assert_array_equal(pairs.mean_text, text[:1])
 
 
-def test_a_value_that_is_not_finite_is_found_wherever_it_is_and_called_as_asked():
+def test_a_value_that_is_not_finite_is_found_in_any_row_and_numbered_as_asked():
     for row in range(10):
         wrong = np.zeros((10, 3))
         wrong[row, 2] = np.nan
-        with pytest.raises(DataError, match=f"x: row {row}, column 2 is nan"):
-            require_finite(wrong, "x")
-        with pytest.raises(DataError, match=f"x: row {row + 100}, column 2 is nan"):
-            require_finite(wrong, "x", np.arange(100, 110))
+        for rows, number in ((None, row), (np.arange(100, 110), row + 100)):
+            with pytest.raises(DataError) as caught:
+                require_finite(wrong, "x", rows)
+            assert caught.value.field == "x" and f"row {number}, column 2 is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "field", "found"),
     [
-        ({"image": IMAGE[:2]}, "features: 2 image rows, 3 label rows; must be equal"),
-        ({"text": TEXT[:4]}, "text offsets: run from 0 to 5, the text features from 0 to 4"),
-        ({"labels": LABELS[:2]}, "features: 3 image rows, 2 label rows; must be equal"),
-        ({"offsets": np.array([0, 5])}, r"text offsets: need 4 integers for 3 items, got int64 \(2,\)"),
-        ({"offsets": np.array([0, 1, 1, 5])}, "text offsets: item 1 has no text row"),
-        ({"offsets": np.array([0, 3, 2, 5])}, "text offsets: item 1 has no text row"),
+        ({"image": IMAGE[:2]}, "features", "2 image rows and 3 label rows"),
+        ({"text": TEXT[:4]}, "text offsets", "4"),
+        ({"labels": LABELS[:2]}, "features", "3 image rows and 2 label rows"),
+        ({"labels": LABELS * 2}, "labels", "row 0, column 0 is 2"),
+        ({"labels": LABELS[:, 0]}, "labels", "(3,)"),
+        ({"offsets": np.array([0, 5])}, "text offsets", "(2,)"),
+        ({"offsets": np.array([0, 1, 1, 5])}, "text offsets", "item 1"),
+        ({"offsets": np.array([0, 3, 2, 5])}, "text offsets", "item 1"),
     ],
 )
-def test_pairs_that_do_not_fit_are_refused(changed, sentence):
+def test_pairs_that_do_not_fit_are_refused(changed, field, found):
     arrays = {"image": IMAGE, "text": TEXT, "offsets": OFFSETS, "labels": LABELS, **changed}
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError) as caught:
         Pairs(**arrays)
+    assert caught.value.field == field and found in caught.value.problem
 
 
-def test_pairs_whose_first_text_belongs_to_nobody_are_refused():
-    with pytest.raises(DataError):
+def test_pairs_whose_first_text_has_no_item_are_refused():
+    with pytest.raises(DataError) as caught:
         Pairs(IMAGE, TEXT, np.array([1, 2, 4, 5]), LABELS)
+    assert caught.value.field == "text offsets"
+
+
+def test_pairs_and_stores_have_a_short_repr(planted_store):
+    store = several_texts()
+    assert repr(store) == "FeatureStore(3 items, 4-d image, 2-d text)"
+    assert repr(store.take([0, 2])) == "Pairs(2 items, 4-d image, 2-d text, 2 labels)"
+    many = planted_store.take(np.arange(2_000) % len(planted_store))
+    assert repr(many) == "Pairs(2,000 items, 24-d image, 16-d text, 8 labels)"
 
 
 # Stores
 
 
-def test_a_store_comes_back_as_it_was_saved(tmp_path):
+@pytest.mark.parametrize("kind", [Path, str])
+def test_a_store_comes_back_as_it_was_saved(tmp_path, kind):
     store = several_texts()
-    store.save(tmp_path / "store")
-    loaded = FeatureStore.open(tmp_path / "store")
+    store.save(kind(tmp_path / "store"))
+    loaded = FeatureStore.open(kind(tmp_path / "store"))
     assert (loaded.dataset.ids, loaded.dataset.images) == (store.dataset.ids, store.dataset.images)
     assert (loaded.dataset.texts, loaded.dataset.label_names) == (store.dataset.texts, store.dataset.label_names)
     assert np.array_equal(loaded.dataset.labels, LABELS)
@@ -318,7 +357,7 @@ def test_an_opened_store_stays_on_disk(tmp_path):
 @pytest.mark.parametrize("dtype", ["f2", "f4"])
 @pytest.mark.parametrize("size", [1, 2, 3, 512])
 def test_rows_in_shards_are_indexed_as_the_rows_of_an_array(tmp_path, monkeypatch, size, dtype):
-    monkeypatch.setattr(features, "SHARD", size)
+    monkeypatch.setattr(store_module, "SHARD", size)
     store = replace(several_texts(), text=TEXT.astype(dtype))
     store.save(tmp_path / "store")
     opened = FeatureStore.open(tmp_path / "store")
@@ -334,7 +373,7 @@ def test_rows_in_shards_are_indexed_as_the_rows_of_an_array(tmp_path, monkeypatc
 
 
 def test_a_store_of_thousands_of_shards_holds_no_file_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(features, "SHARD", 1)
+    monkeypatch.setattr(store_module, "SHARD", 1)
     count = 300
     arrays = {"image": np.zeros((count, 2), np.float32), "text": np.zeros((count, 2), np.float32)}
     store = FeatureStore.open(npz(tmp_path, **arrays, text_offsets=None, labels=np.ones((count, 1), np.uint8)))
@@ -348,73 +387,81 @@ def test_a_store_of_thousands_of_shards_holds_no_file_open(tmp_path, monkeypatch
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_store_of_the_first_version_is_refused_with_the_remedy(tmp_path):
+def test_a_store_of_the_first_version_is_refused_with_a_hint(tmp_path):
     several_texts().save(tmp_path / "store")
     path = tmp_path / "store" / "store.json"
     path.write_text(json.dumps({"format": "multibit feature store", "version": 1, "recipe": {}}))
-    with pytest.raises(FormatError, match=r"an earlier multibit wrote it in another form\. Make the features again"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert caught.value.file == path and "version 1" in caught.value.problem and caught.value.hint
 
 
 def test_saving_over_something_is_refused(tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "precious").write_text("kept")
-    with pytest.raises(DataError, match=r"store: exists already. Choose another folder or delete it first"):
-        several_texts().save(tmp_path / "store")
+    with pytest.raises(DataError) as caught:
+        several_texts().save(str(tmp_path / "store"))
+    assert caught.value.file == tmp_path / "store"
     assert (tmp_path / "store" / "precious").read_text() == "kept"
 
 
 @pytest.mark.parametrize("name", [SHARD_FILE, ITEMS_FILE, "store.json"])
 @pytest.mark.parametrize("harm", ["gone", "cut in the header", "cut at the end"])
-def test_a_torn_store_is_refused_with_a_sentence(tmp_path, name, harm):
+def test_a_truncated_store_is_refused_with_its_path(tmp_path, name, harm):
     store = tmp_path / "store"
     several_texts().save(store)
     raw = (store / name).read_bytes()
     (store / name).unlink()
     if harm != "gone":
         (store / name).write_bytes(raw[: 5 if "header" in harm else -3])
-    with pytest.raises((FormatError, DataError), match=str(store)):
+    with pytest.raises((FormatError, DataError)) as caught:
         FeatureStore.open(store)
+    assert str(store) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [SHARD_FILE, ITEMS_FILE])
-def test_a_store_with_an_empty_file_is_refused_with_a_sentence(tmp_path, name):
+def test_a_store_with_an_empty_file_is_refused(tmp_path, name):
     several_texts().save(tmp_path / "store")
     (tmp_path / "store" / name).write_bytes(b"")
-    with pytest.raises(FormatError, match=rf"{name} is missing or torn, or was changed\. Make the features again"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert caught.value.file == tmp_path / "store" / name
 
 
 def test_an_array_of_another_store_is_refused(tmp_path):
     several_texts().save(tmp_path / "store")
     Shard(IMAGE, TEXT + 1, np.diff(OFFSETS)).write(tmp_path / "store", 0)
-    with pytest.raises(FormatError, match=r"shard-00000\.safetensors is missing or torn, or was changed"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert caught.value.file == tmp_path / "store" / SHARD_FILE
 
 
-def test_a_newer_store_is_refused_with_the_remedy(tmp_path):
+def test_a_newer_store_is_refused(tmp_path):
     several_texts().save(tmp_path / "store")
     path = tmp_path / "store" / "store.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
-    with pytest.raises(FormatError, match=r"format version 99.*Upgrade multibit"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert str(path) in str(caught.value) and "99" in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["recipe", "label_names", "shards", "items", "checksums"])
-def test_a_store_whose_header_misses_a_field_is_refused_with_a_sentence(tmp_path, field):
+def test_a_store_whose_header_lacks_a_field_is_refused(tmp_path, field):
     several_texts().save(tmp_path / "store")
     path = tmp_path / "store" / "store.json"
     path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != field}))
-    with pytest.raises(FormatError, match=r"store\.json"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert (caught.value.file, caught.value.field) == (path, field)
 
 
 @pytest.mark.parametrize("content", [None, "a folder"])
-def test_what_is_no_store_is_refused(tmp_path, content):
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path, content):
     if content:
         (tmp_path / "store").mkdir()
-    with pytest.raises(FormatError, match=r"store\.json: no such file, so this is not a complete multibit feature st"):
+    with pytest.raises(FormatError) as caught:
         FeatureStore.open(tmp_path / "store")
+    assert str(tmp_path / "store" / "store.json") in str(caught.value)
 
 
 # Identity
@@ -438,17 +485,16 @@ def test_the_fingerprint_follows_which_text_belongs_to_which_item(tmp_path):
         ("image", "preprocessing", "round"), ("text", "name", "other"), ("text", "dimension", 1),
     ],
 )  # fmt: skip
-def test_features_of_another_recipe_are_refused_with_the_difference(modality, key, value):
+def test_features_of_another_recipe_are_refused_with_the_first_difference(modality, key, value):
     recipe = several_texts().recipe
     values = recipe.to_dict()
     values[modality][key], trained = value, values[modality][key]
     other = Recipe.from_dict(values)
     assert other != recipe
-    with pytest.raises(
-        MismatchError,
-        match=f"{modality} features: the queries have {key} {value!r}, the model was trained on {trained!r}. Make",
-    ):
+    with pytest.raises(MismatchError) as caught:
         recipe.require(other, "the queries")
+    assert caught.value.field == f"{modality} features"
+    assert all(part in caught.value.problem for part in ("the queries", key, repr(value), repr(trained)))
 
 
 def test_recipes_that_differ_in_versions_only_are_the_same():

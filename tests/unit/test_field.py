@@ -1,9 +1,10 @@
-"""The files that scripts of the field read: codes, top-N precision, precision-recall points, log."""
+"""The files that the field's scripts read: codes, top-N precision, precision-recall points, log."""
 
 from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from scipy.io import loadmat
 
 from conftest import plant
 from multibit import Config, FeatureStore, Run, Split
-from multibit.errors import DataError, FormatError, MismatchError
+from multibit.errors import FormatError, MismatchError
+from multibit.evaluation.ranking import Ranking
+from multibit.pipeline import measure
 from multibit.report import field
-from multibit.report.assessment import precision_curve
-from multibit.report.field import top_ranks, write_field_files
-from multibit.training import encode
+from multibit.report.field import field_record, top_ranks, write_field_files
 
+pytestmark = pytest.mark.slow  # a run is trained
 CONFIG = Config(epochs=4, lengths=(6, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
 MODES = {"i2t": ("image", "text"), "t2i": ("text", "image")}
 
@@ -31,18 +33,22 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sides(trained):
-    run, store = trained
-    return [encode(run.model, store.take(rows)) for rows in (run.split.query, run.split.database)]
+def record(trained):
+    return field_record(measure(*trained, depth=100), trained[1])
 
 
 @pytest.fixture(scope="module")
-def made(trained, tmp_path_factory):
+def sides(record):
+    return record.query, record.database
+
+
+@pytest.fixture(scope="module")
+def made(record, tmp_path_factory):
     folder = tmp_path_factory.mktemp("result") / "coco"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(field, "STEP", 30)
         patch.setattr(field, "LAST", 100)
-        return folder, write_field_files(*trained, trained[0].evaluate(trained[1])[0], folder)
+        return folder, write_field_files(record, folder)
 
 
 def rows_of(path):
@@ -67,8 +73,8 @@ def slow_map(distance, relevant):
     """The loop of the field's repositories, with a stable sort."""
     found = []
     for row, wanted in zip(distance, relevant, strict=True):
-        places = np.flatnonzero(wanted[np.argsort(row, kind="stable")]) + 1
-        found.append(np.mean(np.arange(1, len(places) + 1) / places))
+        positions = np.flatnonzero(wanted[np.argsort(row, kind="stable")]) + 1
+        found.append(np.mean(np.arange(1, len(positions) + 1) / positions))
     return np.mean(found)
 
 
@@ -126,7 +132,7 @@ def test_precision_and_recall_within_each_radius_pair_by_pair(made, sides, bits,
 def test_the_log_has_the_lines_of_the_field(trained, made, sides, bits):
     run, _ = trained
     lines = (made[0] / f"planted-{bits}-train.log").read_text(encoding="utf-8").splitlines()
-    best = run.record["selection"]["epoch"]
+    best = run.record.selection.epoch
     assert lines[0].startswith(f"Namespace(method='MultiBit', dataset='planted', output_dim={bits}, query_num=20, ")
     assert "MAP(validation) is multibit's own" in lines[1]
     epochs = [line for line in lines if re.match(r">>>>>> \[\d/4\] loss: \d+\.\d+, lr: \d+\.\d+$", line)]
@@ -159,34 +165,38 @@ def test_queries_without_a_relevant_item_are_left_out_of_the_precision(sides):
     query, database = sides
     labels = query.labels.copy()
     labels[3] = 0
-    curve = precision_curve(query.image, database.text, labels, database.labels, 50)
+    curve = Ranking(query.image, database.text, labels, database.labels, bits=16, depth=50).first.precision
     rest = np.delete(np.arange(len(query)), 3)
     order = np.argsort(distances(sides, "i2t", 16), axis=1, kind="stable")[rest, :50]
     hits = np.take_along_axis(relevance(sides)[rest], order, axis=1)
     np.testing.assert_allclose(curve, [hits[:, :n].mean() for n in range(1, 51)])
-    with pytest.raises(DataError, match="none of the 20 queries has a relevant item: precision has no mean"):
-        precision_curve(query.image, database.text, labels * 0, database.labels, 50)
-
-
-def test_a_run_without_its_history_is_named(trained, tmp_path):
-    run, store = trained
-    evaluation = run.evaluate(store)[0]
-    history = run.folder / "history.jsonl"
-    content = history.read_bytes()
-    try:
-        history.unlink()
-        with pytest.raises(FormatError, match=r"history\.jsonl: no such file, so there is nothing to write a log from"):
-            write_field_files(run, store, evaluation, tmp_path / "out")
-        history.write_bytes(content[:-9])
-        with pytest.raises(FormatError, match=r"history\.jsonl: torn or edited"):
-            write_field_files(run, store, evaluation, tmp_path / "out")
-    finally:
-        history.write_bytes(content)
-    assert not (tmp_path / "out").exists()
+    nothing = Ranking(query.image, database.text, labels * 0, database.labels, bits=16, depth=50).first.precision
+    assert np.isnan(nothing).all()
 
 
 def test_features_of_other_data_are_refused(trained, tmp_path):
-    run, store = trained
     np.savez(tmp_path / "other.npz", **plant(160, seed=3))
-    with pytest.raises(MismatchError, match="not the data that the run's split belongs to"):
-        write_field_files(run, FeatureStore.open(tmp_path / "other.npz"), run.evaluate(store)[0], tmp_path / "out")
+    with pytest.raises(MismatchError) as caught:
+        measure(trained[0], FeatureStore.open(tmp_path / "other.npz"))
+    assert caught.value.file == tmp_path / "other.npz"
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"epoch": 1}\n', b"no json\n"], ids=str)
+def test_a_missing_or_corrupt_history_is_refused(trained, content):
+    run, store = trained
+    path = run.folder / "history.jsonl"
+    before, measured = path.read_bytes(), measure(run, store)
+    try:
+        path.unlink()
+        if content is not None:
+            path.write_bytes(before[:-9] if content == b"" else content)
+        with pytest.raises(FormatError) as caught:
+            field_record(measured, store)
+        assert caught.value.file == path
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_store_without_a_file_is_named_data(trained):
+    run, store = trained
+    assert field_record(measure(run, store), replace(store, source=None)).dataset == "data"

@@ -1,4 +1,4 @@
-"""Figures hold the numbers of the assessment, are the same every time, and can be told apart in grey."""
+"""Figures show the numbers of the study, are reproducible, and stay legible in grey."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import plant
-from multibit import Config, FeatureStore, Run, Split
-from multibit.report import assessment as module
-from multibit.report.assessment import assess
-from multibit.report.figures import report_figures
+from assessed import assessed_runs
+from multibit.evaluation.metric import MAP
+from multibit.report import figures as module
+from multibit.report.study import Study
 
+pytestmark = pytest.mark.slow  # two runs are trained
 NAMES = [
     "map-by-length", "precision-recall", "precision-at-n", "rank-displacement", "distances-by-shared-labels",
     "label-graph", "bit-balance", "bit-budget", "accuracy-and-cost",
@@ -23,30 +23,14 @@ NAMES = [
 SIDES = {"i2t": "image-to-text", "t2i": "text-to-image"}
 
 
-class Words:
-    """Stands for the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two assessed runs on one split of planted data."""
-    folder = tmp_path_factory.mktemp("planted")
-    np.savez(folder / "ready.npz", **plant(120), label_names=[f"topic {i}" for i in range(8)])
-    store = FeatureStore.open(folder / "ready.npz")
-    split = Split.draw(120, query=20, train=60, validation=10)
-    config = Config(epochs=3, lengths=(8, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "load_text_encoder", Words)
-        patch.setattr(module, "TIMED", 3)
-        first = Run.create(folder / "first", store, split, config)
-        second = Run.create(folder / "second", store, split, config.override({"seed": 7}))
-        return [assess(first, store), assess(second, store, anchor=first)]
+    return assessed_runs(tmp_path_factory.mktemp("planted"), [f"topic {i}" for i in range(8)])
+
+
+def report_figures(runs):
+    return module.report_figures(Study.of(runs))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +45,7 @@ def png(figure):
 
 
 def lines_of(axes):
-    """What the legend explains: label -> line."""
+    """Lines in the legend: label -> line."""
     return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
 
 
@@ -72,17 +56,17 @@ def legend_of(axes):
 # All of them
 
 
-def test_one_run_has_nine_figures_and_others_add_the_differences(runs, drawn):
+def test_one_run_has_nine_figures_and_a_second_one_adds_the_differences(runs, drawn):
     assert list(report_figures(runs[:1])) == NAMES
     assert list(drawn) == [*NAMES, "ap-differences"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "ap-differences"])
-def test_two_renderings_are_the_same_picture(runs, drawn, name):
+def test_two_renderings_are_the_same_image(runs, drawn, name):
     first, again = png(drawn[name]), png(report_figures(runs)[name])
     assert first == again
-    with Image.open(io.BytesIO(first)) as picture:
-        pixels = np.asarray(picture.convert("L"))
+    with Image.open(io.BytesIO(first)) as image:
+        pixels = np.asarray(image.convert("L"))
     assert pixels.shape[0] == 180 and pixels.shape[1] in (250, 500)  # one or two panels
     assert len(np.unique(pixels)) > 20
 
@@ -98,7 +82,7 @@ def test_two_pdf_renderings_are_the_same_file(runs, name):
     assert files[0].startswith(b"%PDF") and len(files[0]) > 2000
 
 
-def test_every_panel_says_what_it_shows(drawn):
+def test_every_panel_has_a_title_and_axis_labels(drawn):
     for axes in itertools.chain.from_iterable(figure.axes for figure in drawn.values()):
         if axes.get_label() != "<colorbar>":
             assert axes.get_title() and axes.get_xlabel() and axes.get_ylabel()
@@ -121,22 +105,22 @@ def test_a_run_of_one_length_without_names_is_drawn_as_well(runs):
     assert len(png(figures["rank-displacement"])) > 1000
 
 
-# Told apart
+# Legible in grey
 
 
 @pytest.mark.parametrize("name", ["map-by-length", "precision-at-n", "accuracy-and-cost", "distances-by-shared-labels"])
-def test_lines_of_a_panel_differ_without_colour(drawn, name):
+def test_lines_of_a_panel_differ_in_grey(drawn, name):
     for axes in drawn[name].axes:
         lines = {label: line for label, line in lines_of(axes).items() if not label.startswith("floor")}
-        looks = [(line.get_linestyle(), line.get_marker()) for line in lines.values()]
-        assert len(looks) >= 2
-        assert len(set(looks)) == len(looks)
+        styles = [(line.get_linestyle(), line.get_marker()) for line in lines.values()]
+        assert len(styles) >= 2
+        assert len(set(styles)) == len(styles)
 
 
 def test_lines_of_three_runs_differ(runs):
     axes = report_figures([*runs, replace(runs[1], name="third")])["map-by-length"].axes[0]
-    looks = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in lines_of(axes).values()]
-    assert len(set(looks)) == len(looks)
+    styles = [(line.get_linestyle(), line.get_marker(), line.get_color()) for line in lines_of(axes).values()]
+    assert len(set(styles)) == len(styles)
 
 
 # The numbers
@@ -149,7 +133,7 @@ def test_map_by_length_shows_the_means_and_the_floors(runs, drawn):
         lines = lines_of(panel)
         for run, (direction, arrow) in itertools.product(runs, SIDES.items()):
             line = lines.pop(f"{run.name}, {arrow}")
-            means = [100 * np.nanmean(run.evaluations[i].values["mAP", direction, bits]) for bits in (8, 16)]
+            means = [100 * np.nanmean(run.evaluations[i].values[MAP, direction, bits]) for bits in (8, 16)]
             assert line.get_xdata().tolist() == [8, 16]
             np.testing.assert_allclose(line.get_ydata(), means)
         for name, line in lines.items():
@@ -223,7 +207,7 @@ def test_accuracy_is_drawn_against_bytes_and_microseconds(runs, drawn):
     storage, time = drawn["accuracy-and-cost"].axes
     for run in runs:
         means = [
-            50 * sum(np.nanmean(run.evaluations[0].values["mAP", direction, bits]) for direction in SIDES)
+            50 * sum(np.nanmean(run.evaluations[0].values[MAP, direction, bits]) for direction in SIDES)
             for bits in (8, 16)
         ]
         np.testing.assert_allclose(lines_of(storage)[run.name].get_ydata(), means)
@@ -234,11 +218,11 @@ def test_accuracy_is_drawn_against_bytes_and_microseconds(runs, drawn):
 
 def test_ap_differences_rise_from_the_worst_query_to_the_best(runs, drawn):
     for axes, direction in zip(drawn["ap-differences"].axes, SIDES, strict=True):
-        (line,) = (line for label, line in lines_of(axes).items() if label.startswith("beside second: "))
-        first, second = (run.evaluations[0].values["mAP", direction, 16] for run in runs)
+        (line,) = (line for label, line in lines_of(axes).items() if label.startswith("compared with second: "))
+        first, second = (run.evaluations[0].values[MAP, direction, 16] for run in runs)
         np.testing.assert_allclose(line.get_xdata(), np.sort(100 * (first - second)))
         np.testing.assert_allclose(line.get_ydata(), np.arange(1, 21) / 20)
-        assert line.get_label() == f"beside second: {100 * (first > second).mean():.0f} % improved"
+        assert line.get_label() == f"compared with second: {100 * (first > second).mean():.0f} % improved"
         assert axes.get_title() == f"{SIDES[direction]}, 16 bits"
 
 
@@ -246,18 +230,25 @@ def test_ap_differences_rise_from_the_worst_query_to_the_best(runs, drawn):
 
 
 @pytest.mark.parametrize("name", ["<script>", "a & b", "100 %", "ünïcode", "cost 5 $"])
-def test_names_of_runs_stand_in_the_legend_as_they_are(runs, name):
+def test_names_of_runs_are_unchanged_in_the_legend(runs, name):
     figure = report_figures([replace(runs[0], name=name), runs[1]])["accuracy-and-cost"]
     assert legend_of(figure.axes[0]) == [name, "second"]
     assert len(png(figure)) > 1000
 
 
-def test_a_name_with_two_dollars_is_no_formula(runs):
+def test_a_name_with_two_dollars_is_not_a_formula(runs):
     png(report_figures([replace(runs[0], name="run$1_$2"), runs[1]])["accuracy-and-cost"])
 
 
-def test_a_name_that_begins_with_an_underscore_stands_in_the_legend(runs):
-    """matplotlib would leave it out; a blank before it does not."""
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(runs):
+    """matplotlib hides labels that begin with an underscore, so a space precedes it."""
     figures = report_figures([replace(runs[0], name="_run"), runs[1]])
     assert legend_of(figures["accuracy-and-cost"].axes[0]) == [" _run", "second"]
     assert legend_of(figures["map-by-length"].axes[0])[0] == " _run, image-to-text"
+
+
+def test_no_figure_measures(runs, monkeypatch):
+    """Differences come with the study."""
+    study = Study.of(runs)
+    monkeypatch.setattr("multibit.evaluation.comparison.compare_queries", lambda *_, **__: pytest.fail("measured"))
+    assert "ap-differences" in module.report_figures(study)

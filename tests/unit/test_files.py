@@ -1,4 +1,4 @@
-"""Files survive crashes: a reader finds the old file or the new one, and a sentence where it is neither."""
+"""Files survive crashes: a reader finds the old file or the new one, and an error where it is neither."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import resource
 import stat
 import subprocess
@@ -18,7 +17,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from multibit.errors import DataError, FormatError
-from multibit.files import fingerprint, read_arrays, read_json, replacing, require_writable, write_arrays, write_json
+from multibit.files import (
+    fingerprint,
+    read_arrays,
+    read_json,
+    read_npz,
+    replacing,
+    require_writable,
+    write_arrays,
+    write_json,
+)
 
 ARRAYS = {
     "words": np.arange(6, dtype=np.uint64).reshape(2, 3),
@@ -43,39 +51,55 @@ def flipped(raw: bytes, place: int, bit: int) -> bytes:
     return bytes(changed)
 
 
-# Places
+# Writable paths
 
 
 @pytest.mark.parametrize(
-    ("name", "folder", "sentence"),
-    [
-        ("note.txt", True, "note.txt: is a file, but a folder is to be written there. Choose another name."),
-        ("there", False, "there: is a folder, but a file is to be written there. Choose another name."),
-        ("note.txt/deep/new", True, "note.txt: is a file, so FOLDER/note.txt/deep/new cannot be written below it."),
-    ],
+    ("name", "folder", "file"),
+    [("note.txt", True, "note.txt"), ("there", False, "there"), ("note.txt/deep/new", True, "note.txt")],
+    ids=["a file for a folder", "a folder for a file", "below a file"],
 )
-def test_a_place_of_another_kind_is_refused(name, folder, sentence, tmp_path):
+def test_a_path_of_another_kind_is_refused(name, folder, file, tmp_path):
     (tmp_path / "note.txt").write_text("mine")
     (tmp_path / "there").mkdir()
     with pytest.raises(DataError) as caught:
         require_writable(tmp_path / name, folder=folder)
-    assert str(caught.value).replace(str(tmp_path), "FOLDER").startswith(f"FOLDER/{sentence}")
+    assert caught.value.file == tmp_path / file and caught.value.hint
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
-def test_a_disk_that_refuses_is_named(code, tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_refused_with_the_reason(code, tmp_path, monkeypatch):
     def refuse(dir):
         raise OSError(code, os.strerror(code), f"{dir}/tmpx")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     wanted = tmp_path / "new" / "deeper" / "x.json"
-    said = f"{wanted}: cannot be written in {tmp_path} ({os.strerror(code)}). Choose another place."
-    with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+    with pytest.raises(DataError) as caught:
         require_writable(wanted)
+    assert caught.value.file == wanted
+    assert str(tmp_path) in caught.value.problem and os.strerror(code) in caught.value.problem
+
+
+def test_an_output_that_is_also_an_input_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "data.csv")
+    (tmp_path / "data.csv").write_text("mine")
+    require_writable(tmp_path / "new.csv", unlike=(None, tmp_path / "data.csv"))
+    for other in ("data.csv", "link"):
+        with pytest.raises(DataError) as caught:
+            require_writable(tmp_path / other, unlike=(None, tmp_path / "data.csv"))
+        assert caught.value.file == tmp_path / other
+
+
+@pytest.mark.parametrize("name", ["link", "link/x.json"])
+def test_a_path_at_or_below_a_broken_link_is_refused(name, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    with pytest.raises(DataError) as caught:
+        require_writable(tmp_path / name)
+    assert caught.value.file == tmp_path / "link"
 
 
 @pytest.mark.parametrize(("name", "folder"), [("new/deeper", True), ("new/x.json", False), ("x.json", False)])
-def test_a_place_that_can_be_written_is_left_as_it_was(name, folder, tmp_path):
+def test_a_path_that_can_be_written_is_left_unchanged(name, folder, tmp_path):
     (tmp_path / "x.json").write_text("mine")
     require_writable(tmp_path / name, folder=folder)
     assert list(tmp_path.iterdir()) == [tmp_path / "x.json"] and (tmp_path / "x.json").read_text() == "mine"
@@ -183,11 +207,16 @@ def disk_full(request, monkeypatch):
     return full
 
 
+def is_full(error: OSError) -> bool:
+    return any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EFBIG))
+
+
 def test_a_full_disk_leaves_the_old_arrays(tmp_path, disk_full):
     path = tmp_path / "a.index"
     old = write_sample(path)
-    with disk_full(), pytest.raises(OSError, match=r"No space left on device|File too large"):
+    with disk_full(), pytest.raises(OSError) as caught:
         write_arrays(path, {"other": np.ones(1000)}, {}, kind="index", version=1)
+    assert is_full(caught.value)
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
 
@@ -195,8 +224,9 @@ def test_a_full_disk_leaves_the_old_arrays(tmp_path, disk_full):
 def test_a_full_disk_leaves_the_old_json(tmp_path, disk_full):
     path = tmp_path / "a.json"
     write_json(path, {"value": "old"}, kind="note", version=1)
-    with disk_full(), pytest.raises(OSError, match=r"No space left on device|File too large"):
+    with disk_full(), pytest.raises(OSError) as caught:
         write_json(path, {"value": "new" * 100}, kind="note", version=1)
+    assert is_full(caught.value)
     assert read_json(path, kind="note", version=1)["value"] == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -204,7 +234,7 @@ def test_a_full_disk_leaves_the_old_json(tmp_path, disk_full):
 # JSON
 
 
-def test_json_comes_back_as_written_and_is_readable_by_people(tmp_path):
+def test_json_comes_back_as_written_and_is_human_readable(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"title": "naïve 日本 👁", "numbers": [1, 2.5, None]}, kind="note", version=3)
     expected = {"format": "multibit note", "version": 3, "title": "naïve 日本 👁", "numbers": [1, 2.5, None]}
@@ -218,32 +248,43 @@ def test_json_of_an_older_version_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "value"),
     [
-        (None, r"a\.json: no such file, so this is not a complete multibit note"),
-        (b"", r"a\.json: not readable as JSON .*torn or was edited"),
-        (b'{"format": "multibit no', r"a\.json: not readable as JSON .*torn or was edited"),
-        (b'{"x": "\xff"}', r"a\.json: not readable as JSON .*torn or was edited"),
-        (b"[1, 2]", r"a\.json: expected a multibit note, found some other file"),
-        (b'{"x": 1}', r"a\.json: expected a multibit note, found some other file"),
-        (b'{"format": "multibit index", "version": 1}', r"a\.json: expected a multibit note, found multibit index"),
-        (b'{"format": "multibit note", "version": 3}', r"a\.json: written in format version 3.*up to 2.*Upgrade"),
+        (None, "no such file"),
+        (b"", "JSON"),
+        (b'{"format": "multibit no', "JSON"),
+        (b'{"x": "\xff"}', "JSON"),
+        (b"[1, 2]", "multibit note"),
+        (b'{"x": 1}', "multibit note"),
+        (b'{"format": "multibit index", "version": 1}', "multibit index"),
+        (b'{"format": "multibit note", "version": 3}', "version 3"),
     ],
-    ids=["missing", "empty", "torn", "not UTF-8", "a list", "no header", "another kind", "newer"],
+    ids=["missing", "empty", "truncated", "not UTF-8", "a list", "no header", "another kind", "newer"],
 )
-def test_json_that_is_not_ours_is_refused_with_a_sentence(tmp_path, content, sentence):
+def test_another_json_file_is_refused(tmp_path, content, value):
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(FormatError, match=sentence):
+    with pytest.raises(FormatError) as caught:
         read_json(path, kind="note", version=2)
+    assert caught.value.file == path and value in caught.value.problem
+
+
+def test_json_without_a_required_field_is_refused(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 1}, kind="note", version=1)
+    with pytest.raises(FormatError) as caught:
+        read_json(path, kind="note", version=1, fields=["x", "y", "z"])
+    assert (caught.value.file, caught.value.field) == (path, "y")
 
 
 @pytest.mark.parametrize("version", ["x", None, [1]])
-def test_json_with_a_version_that_is_no_number_is_refused_with_a_sentence(tmp_path, version):
-    (tmp_path / "a.json").write_text(json.dumps({"format": "multibit note", "version": version}))
-    with pytest.raises(FormatError, match="version"):
-        read_json(tmp_path / "a.json", kind="note", version=1)
+def test_json_with_a_version_that_is_not_a_number_is_refused(tmp_path, version):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"format": "multibit note", "version": version}))
+    with pytest.raises(FormatError) as caught:
+        read_json(path, kind="note", version=1)
+    assert (caught.value.file, caught.value.field) == (path, "version")
 
 
 # Arrays
@@ -271,7 +312,7 @@ def test_arrays_that_are_views_come_back_by_value(tmp_path):
     assert np.array_equal(arrays["t"], array.T) and np.array_equal(arrays["s"], array[::2, 1::2])
 
 
-def test_changing_what_was_read_never_reaches_the_file(tmp_path):
+def test_changes_to_the_arrays_never_reach_the_file(tmp_path):
     before = write_sample(tmp_path / "a")
     arrays, _ = read_arrays(tmp_path / "a", kind="index", version=1)
     arrays["words"][...] = 0
@@ -285,29 +326,34 @@ def test_a_header_keeps_unicode_and_nesting(tmp_path):
     assert read_arrays(tmp_path / "a", kind="index", version=1)[1] == header
 
 
-def test_arrays_cut_anywhere_are_refused_with_a_sentence(tmp_path):
+def assert_refused(path: Path, value: str = "", kind: str = "index") -> FormatError:
+    """Reading the file raises a FormatError that names it, with `value` in the problem."""
+    with pytest.raises(FormatError) as caught:
+        read_arrays(path, kind=kind, version=1)
+    assert caught.value.file == path and value in caught.value.problem
+    return caught.value
+
+
+def test_arrays_truncated_anywhere_are_refused(tmp_path):
     path = tmp_path / "a"
     raw = write_sample(path)
     for length in range(len(raw)):
         path.write_bytes(raw[:length])
-        with pytest.raises(FormatError, match=r"/a: .*(torn|checksum).*Make it again or restore a copy"):
-            read_arrays(path, kind="index", version=1)
+        assert assert_refused(path).hint
 
 
 def test_arrays_with_bytes_appended_are_refused(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(write_sample(path) + b"\0")
-    with pytest.raises(FormatError, match="torn"):
-        read_arrays(path, kind="index", version=1)
+    assert_refused(path, "truncated")
 
 
-def test_a_changed_array_is_read_unseen_only_when_asked_not_to_verify(tmp_path):
+def test_a_changed_array_is_not_detected_when_asked_not_to_verify(tmp_path):
     path = tmp_path / "a"
     raw = write_sample(path)
     path.write_bytes(flipped(raw, len(raw) - 1, 0))
     assert set(read_arrays(path, kind="index", version=1, verify=False)[0]) == set(ARRAYS)
-    with pytest.raises(FormatError, match="checksum"):
-        read_arrays(path, kind="index", version=1)
+    assert_refused(path, "checksum")
 
 
 def test_a_flipped_bit_anywhere_in_the_arrays_is_refused(tmp_path):
@@ -315,8 +361,7 @@ def test_a_flipped_bit_anywhere_in_the_arrays_is_refused(tmp_path):
     raw = write_sample(path)
     for place in range(header_length(raw), len(raw)):
         path.write_bytes(flipped(raw, place, place % 8))
-        with pytest.raises(FormatError, match=r"does not match its checksum.*Make it again or restore a copy"):
-            read_arrays(path, kind="index", version=1)
+        assert assert_refused(path, "checksum").hint
 
 
 def test_a_flipped_bit_in_the_header_is_refused_or_changes_nothing(tmp_path):
@@ -329,44 +374,59 @@ def test_a_flipped_bit_in_the_header_is_refused_or_changes_nothing(tmp_path):
             arrays, found = read_arrays(path, kind="index", version=1)
         except FormatError:
             continue
-        assert found == header, f"byte {place}: read another header without a word"
+        assert found == header, f"byte {place}: read another header without an error"
         assert all(np.array_equal(arrays[name], ARRAYS[name]) for name in ARRAYS)
 
 
-def test_missing_arrays_are_refused_with_a_sentence(tmp_path):
-    with pytest.raises(FormatError, match=r"nothing\.mbx: no such file; expected a multibit index"):
-        read_arrays(tmp_path / "nothing.mbx", kind="index", version=1)
+def test_missing_arrays_are_refused(tmp_path):
+    assert_refused(tmp_path / "nothing.mbx", "no such file")
+    assert_refused(tmp_path, "folder")
 
 
 def test_arrays_of_another_kind_are_refused_by_name(tmp_path):
     write_sample(tmp_path / "a")
-    with pytest.raises(FormatError, match="expected a multibit codes, found multibit index"):
-        read_arrays(tmp_path / "a", kind="codes", version=1)
+    assert "multibit codes" in assert_refused(tmp_path / "a", "multibit index", kind="codes").problem
 
 
-def test_arrays_of_a_newer_version_are_refused_with_the_remedy(tmp_path):
+def test_arrays_of_a_newer_version_are_refused_with_a_hint(tmp_path):
     write_sample(tmp_path / "a", version=7)
-    with pytest.raises(FormatError, match=r"format version 7, this multibit reads up to 1. Upgrade multibit"):
-        read_arrays(tmp_path / "a", kind="index", version=1)
+    error = assert_refused(tmp_path / "a", "version 7")
+    assert error.field == "version" and "Upgrade" in error.hint
 
 
-def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
+def test_a_safetensors_file_of_another_tool_is_refused(tmp_path):
     save_file({"x": np.ones(3)}, tmp_path / "a")
-    with pytest.raises(FormatError, match="expected a multibit index, found some other file"):
-        read_arrays(tmp_path / "a", kind="index", version=1)
+    assert_refused(tmp_path / "a", "multibit index")
 
 
-def test_a_header_without_checksum_is_refused_with_a_sentence(tmp_path):
+def test_a_header_without_checksum_is_refused(tmp_path):
     save_file({"x": np.ones(3)}, tmp_path / "a", metadata={"format": "multibit index", "version": "1"})
-    with pytest.raises(FormatError, match="/a: "):
-        read_arrays(tmp_path / "a", kind="index", version=1)
+    assert_refused(tmp_path / "a")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n" * 9, b"\0" * 100])
-def test_any_other_file_is_refused_with_a_sentence(tmp_path, content):
+def test_any_other_file_is_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(FormatError, match="torn or not a multibit index"):
-        read_arrays(tmp_path / "a", kind="index", version=1)
+    assert_refused(tmp_path / "a", "multibit index")
+
+
+# NumPy archives
+
+
+def test_all_arrays_of_an_npz_file_are_read(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.ones((2, 2)))
+    arrays = read_npz(tmp_path / "a.npz")
+    assert arrays["x"].tolist() == [0, 1, 2] and arrays["y"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"hello", b"PK\3\4 truncated"])
+def test_another_file_than_an_npz_file_is_refused(tmp_path, content):
+    path = tmp_path / "a.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_npz(path)
+    assert caught.value.file == path and "pickle" not in caught.value.problem
 
 
 # Fingerprint
@@ -389,11 +449,11 @@ def test_a_fingerprint_changes_with(other):
     assert fingerprint("a", np.arange(6, dtype=np.int32)) != fingerprint(*other)
 
 
-def test_a_fingerprint_tells_where_one_number_ends():
+def test_a_fingerprint_separates_its_parts():
     assert fingerprint(1, 23) != fingerprint(12, 3)
 
 
-def test_a_fingerprint_looks_at_values_not_at_memory():
+def test_a_fingerprint_depends_on_values_not_on_memory_layout():
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
     assert fingerprint(array.T) == fingerprint(array.T.copy())
     assert fingerprint(array[::2]) == fingerprint(array[::2].copy())

@@ -1,4 +1,4 @@
-"""Use of the bits against numpy's own statistics and sets of codes."""
+"""Statistics of the bits against numpy and against sets of codes."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from multibit.codes import Codes
 from multibit.errors import DataError
-from multibit.evaluation.health import code_health
+from multibit.evaluation.health import code_health, code_warnings
 
 
 def some_bits(items, bits, seed=0):
@@ -90,11 +90,31 @@ def test_blocks_are_kept():
     assert code_health(Codes.from_bits(some_bits(5, 8)), (8,), [5, 2, 1]).blocks == (5, 2, 1)
 
 
-def test_no_codes_have_no_health():
-    with pytest.raises(DataError, match="there are no codes to look at"):
+def test_no_codes_are_refused():
+    with pytest.raises(DataError) as caught:
         code_health(Codes.from_bits(np.zeros((0, 8))), (8,))
+    assert caught.value.field == "codes"
 
 
 def test_a_length_past_the_codes_is_refused():
-    with pytest.raises(DataError, match="asked for a prefix of 9 bits, these codes have 1 to 8"):
+    with pytest.raises(DataError) as caught:
         code_health(Codes.from_bits(np.zeros((3, 8))), (8, 9))
+    assert "9" in caught.value.problem and "1 to 8" in caught.value.problem
+
+
+def test_a_length_with_few_different_codes_is_warned_about():
+    rng = np.random.default_rng(0)
+    codes = Codes.from_bits(rng.integers(0, 2, (200, 16)))
+    health = code_health(codes, (2, 16))
+    assert code_warnings(health, 200, "image") == []
+    few = Codes.from_bits(np.repeat(rng.integers(0, 2, (7, 16)), 30, axis=0))
+    (sentence,) = [each for each in code_warnings(code_health(few, (2, 16)), 210, "text") if "16 bits" in each]
+    assert "7" in sentence and "52" in sentence and "text" in sentence  # a quarter of 210 items; 2^8 are more
+
+
+def test_constant_bits_are_warned_about():
+    bits = np.random.default_rng(1).integers(0, 2, (500, 20))
+    assert code_warnings(code_health(Codes.from_bits(bits), (20,)), 500, "image") == []
+    bits[:, [2, 5, 7]] = 0
+    (sentence,) = code_warnings(code_health(Codes.from_bits(bits), (20,)), 500, "image")
+    assert "3 of 20" in sentence and "[2, 5, 7]" in sentence

@@ -1,4 +1,4 @@
-"""The index: what was added is found, what is wrong is refused, what was saved comes back."""
+"""The index: added items are found, invalid ones are refused, saved ones are loaded."""
 
 from __future__ import annotations
 
@@ -95,22 +95,25 @@ def test_queries_may_be_longer_than_the_index_but_not_shorter():
     index = Index()
     index.add(["a", "b"], codes([0, 1], bits=16))
     assert index.search(codes([1]), k=1).ids == index.search(codes([1]), k=1, bits=16).ids == [["b"]]
-    with pytest.raises(DataError, match="bits: asked for a prefix of 40 bits, these codes have 1 to 16"):
+    with pytest.raises(DataError) as caught:
         filled().search(codes([1], bits=16))
+    assert caught.value.option == "bits" and "40" in caught.value.problem and "16" in caught.value.problem
 
 
 @pytest.mark.parametrize("make", [Index, filled])
-@pytest.mark.parametrize("k", [0, -1])
+@pytest.mark.parametrize("k", [0, -1, 2.5])
 def test_fewer_than_one_hit_is_refused(make, k):
-    with pytest.raises(DataError, match=f"k: need at least 1 .*, got {k}"):
+    with pytest.raises(DataError) as caught:
         make().search(codes([0]), k=k)
+    assert caught.value.option == "k" and str(k) in caught.value.problem
 
 
 @pytest.mark.parametrize("make", [Index, filled])
 @pytest.mark.parametrize("bits", [0, -1, 41])
 def test_a_length_that_the_codes_do_not_have_is_refused(make, bits):
-    with pytest.raises(DataError, match=f"bits: asked for a prefix of {bits} bits, these codes have 1 to 40"):
+    with pytest.raises(DataError) as caught:
         make().search(codes([0]), bits=bits)
+    assert caught.value.option == "bits" and str(bits) in caught.value.problem and "40" in caught.value.problem
 
 
 @pytest.mark.parametrize("bits", [None, 8])
@@ -127,8 +130,35 @@ def test_no_query_has_no_answer():
 
 
 def test_an_unknown_engine_names_the_known_ones():
-    with pytest.raises(ConfigError, match="engine 'magic' is unknown; there are exact, "):
+    with pytest.raises(ConfigError) as caught:
         Index(engine="magic")
+    assert caught.value.option == "engine"
+    assert "'magic'" in caught.value.problem and "exact" in caught.value.problem
+
+
+def test_an_index_and_a_result_show_their_size():
+    index = Index(modality="image")
+    assert repr(index) == "Index(empty, exact engine)"
+    index.add(None, codes())
+    assert repr(index) == "Index(12 images, 40 bits, exact engine)"
+    assert repr(filled()) == "Index(12 items, 40 bits, exact engine)"
+    assert repr(index.search(codes([0, 1]), k=3, bits=16)) == "SearchResult(2 queries, 6 hits at 16 bits)"
+
+
+def test_results_of_binary_queries_have_distances_and_no_scores():
+    result = filled().search(codes([3]), k=2)
+    assert result.distances.dtype == np.uint16 and result.hits()[0].score is None
+    assert type(result.hits()[0].distance) is int
+    with pytest.raises(DataError):
+        _ = result.scores
+
+
+def test_results_of_relaxed_queries_have_scores_and_no_distances():
+    result = filled().search_relaxed(np.full((1, 40), 0.5), k=2)
+    assert result.scores.dtype == np.float64 and result.hits()[0].distance is None
+    assert type(result.hits()[0].score) is float
+    with pytest.raises(DataError):
+        _ = result.distances
 
 
 # Searching among some
@@ -170,13 +200,16 @@ def test_filters_come_before_the_ranking(case, bits):
 
 
 def test_an_unknown_id_to_search_among_is_refused():
-    with pytest.raises(DataError, match="id 'item 99' is not in the index of 12 items"):
+    with pytest.raises(DataError) as caught:
         filled().search(codes([0]), among=["item 1", "item 99"])
+    assert caught.value.field == "ids" and "'item 99'" in caught.value.problem
 
 
-def test_a_negative_distance_is_refused():
-    with pytest.raises(DataError, match="max_distance: must be at least 0, got -1"):
-        filled().search(codes([0]), max_distance=-1)
+@pytest.mark.parametrize("distance", [-1, 1.5])
+def test_a_negative_or_fractional_distance_is_refused(distance):
+    with pytest.raises(DataError) as caught:
+        filled().search(codes([0]), max_distance=distance)
+    assert caught.value.option == "max_distance" and str(distance) in caught.value.problem
 
 
 def test_a_field_that_is_missing_is_not_null():
@@ -193,44 +226,45 @@ def test_relaxed_queries_rank_by_the_inner_product(bits, options):
         scores = (BITS[rows, :bits].astype(float) * 2 - 1) @ value[:bits]
         best = np.lexsort((rows, -scores))[:5]
         assert result.ids[number] == [f"item {row}" for row in rows[best]]
-        assert [hit.distance for hit in result.hits(number)] == pytest.approx(scores[best].tolist(), abs=1e-9)
+        assert [hit.score for hit in result.hits(number)] == pytest.approx(scores[best].tolist(), abs=1e-9)
 
 
 # Adding
 
 BAD = {
-    "fewer ids": (["x"], codes([0, 1]), None, "1 ids, 2 codes, 1 payloads: must be equal"),
-    "fewer codes": (["x", "y"], codes([0]), None, "2 ids, 1 codes, 2 payloads: must be equal"),
-    "fewer payloads": (["x", "y"], codes([0, 1]), [{}], "2 ids, 2 codes, 1 payloads: must be equal"),
-    "known id": (["x", "item 3"], codes([0, 1]), None, "id 'item 3' is in the index already"),
-    "id twice": (["x", "x"], codes([0, 1]), None, "id 'x' is given twice"),
-    "number twice": ([5, 5], codes([0, 1]), None, "id 5 is given twice"),
-    "id is a float": ([1.5], codes([0]), None, r"id 1\.5: all ids of an index must be strings, or all must be int"),
-    "id is a truth value": ([True], codes([0]), None, "id True: all ids of an index must be strings, or all must be"),
-    "id is nothing": ([None], codes([0]), None, "id None: all ids of an index must be strings, or all must be int"),
-    "ids are mixed": (["x", 1], codes([0, 1]), None, "id 'x': all ids of an index must be strings, or all must be"),
-    "another kind": ([1], codes([0]), None, "ids of kind integer do not fit an index with ids of kind string"),
-    "counted": (None, codes([0]), None, "the index has ids of kind string, so the new items need ids too"),
-    "shorter codes": (["x"], codes([0], bits=32), None, "codes of 32 bits do not fit an index of 40 bits"),
-    "longer codes": (["x"], Codes.from_bits(np.ones((1, 41))), None, "codes of 41 bits do not fit an index of 40 bits"),
-    "payload is a set": (["x", "y"], codes([0, 1]), [{}, {"a": {1}}], "payload of id 'y' is not JSON: .*set"),
-    "payload is a path": (["x"], codes([0]), [{"a": Path("x")}], "payload of id 'x' is not JSON: .*Path"),
-    "payload is NaN": (["x"], codes([0]), [{"a": float("nan")}], "payload of id 'x' is not JSON"),
-    "payload is an array": (["x"], codes([0]), [{"a": np.ones(2)}], "payload of id 'x' is not JSON: .*ndarray"),
-    "payload is a list": (["x"], codes([0]), [[1]], "payload of id 'x' must be a JSON object, got list"),
-    "payload is a text": (["x"], codes([0]), ["text"], "payload of id 'x' must be a JSON object, got str"),
+    "fewer ids": (["x"], codes([0, 1]), None, "", "1 ids, 2 codes, 1 payloads"),
+    "fewer codes": (["x", "y"], codes([0]), None, "", "2 ids, 1 codes, 2 payloads"),
+    "fewer payloads": (["x", "y"], codes([0, 1]), [{}], "", "2 ids, 2 codes, 1 payloads"),
+    "known id": (["x", "item 3"], codes([0, 1]), None, "ids", "'item 3'"),
+    "id twice": (["x", "x"], codes([0, 1]), None, "ids", "'x'"),
+    "number twice": ([5, 5], codes([0, 1]), None, "ids", "5"),
+    "id is a float": ([1.5], codes([0]), None, "ids", "1.5"),
+    "id is a truth value": ([True], codes([0]), None, "ids", "True"),
+    "id is nothing": ([None], codes([0]), None, "ids", "None"),
+    "ids are mixed": (["x", 1], codes([0, 1]), None, "ids", "'x'"),
+    "another kind": ([1], codes([0]), None, "ids", "integer"),
+    "numbered": (None, codes([0]), None, "ids", "string"),
+    "shorter codes": (["x"], codes([0], bits=32), None, "codes", "32"),
+    "longer codes": (["x"], Codes.from_bits(np.ones((1, 41))), None, "codes", "41"),
+    "payload is a set": (["x", "y"], codes([0, 1]), [{}, {"a": {1}}], "payloads", "'y'"),
+    "payload is a path": (["x"], codes([0]), [{"a": Path("x")}], "payloads", "'x'"),
+    "payload is NaN": (["x"], codes([0]), [{"a": float("nan")}], "payloads", "'x'"),
+    "payload is an array": (["x"], codes([0]), [{"a": np.ones(2)}], "payloads", "'x'"),
+    "payload is a list": (["x"], codes([0]), [[1]], "payloads", "list"),
+    "payload is a text": (["x"], codes([0]), ["text"], "payloads", "str"),
 }
-ADD_ONLY = ("known id", "counted")
+ADD_ONLY = ("known id", "numbered")
 
 
 @pytest.mark.parametrize(
     ("change", "case"), [("add", case) for case in BAD] + [("upsert", case) for case in BAD if case not in ADD_ONLY]
 )
-def test_what_is_wrong_is_refused_and_changes_nothing(change, case):
-    names, new, payloads, sentence = BAD[case]
+def test_invalid_items_are_refused_and_change_nothing(change, case):
+    names, new, payloads, place, found_value = BAD[case]
     index = filled()
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError) as caught:
         getattr(index, change)(names, new, payloads)
+    assert (caught.value.field or caught.value.option) == place and found_value in caught.value.problem
     assert content(index) == content(filled())
     assert len(found(index.search(codes([0]), k=99))) == 12
     index.add(["x", "y"], codes([0, 1]))  # refused ids stay free
@@ -248,7 +282,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(change, case):
         (range(5, 8), "range"),
     ],
 )
-def test_ids_are_strings_integers_or_counted(tmp_path, names, kind):
+def test_ids_are_strings_integers_or_numbered(tmp_path, names, kind):
     index = Index()
     index.add(names, codes([0, 1, 2]))
     expected = [0, 1, 2] if names is None else list(names)
@@ -274,25 +308,29 @@ def test_every_second_number_is_an_id_as_well(tmp_path, step):
 
 
 @pytest.mark.parametrize(
-    ("name", "payload"), [(2**64, {}), ("\ud83d", {}), ("x", {"text": "\udcff"})], ids=["number", "id", "payload"]
+    ("name", "payload", "field"),
+    [(2**64, {}, "ids"), ("\ud83d", {}, "ids"), ("x", {"text": "\udcff"}, "payloads")],
+    ids=["number", "id", "payload"],
 )
-def test_what_no_column_can_hold_is_refused_with_a_sentence(name, payload):
-    with pytest.raises(DataError, match="id "):
+def test_values_that_no_column_can_hold_are_refused(name, payload, field):
+    with pytest.raises(DataError) as caught:
         Index().add([name], codes([0]), [payload])
+    assert caught.value.field == field
 
 
-def test_counted_ids_go_on_counting():
+def test_numbered_ids_continue():
     index = Index()
     index.add(None, codes([0, 1]))
     index.add(None, codes([2, 3]))
     assert ids(index) == [0, 1, 2, 3] and index.ids.kind == "range"
-    with pytest.raises(DataError, match="id 3 is in the index already"):
+    with pytest.raises(DataError) as caught:
         index.add([3], codes([0]))
+    assert caught.value.field == "ids" and "3" in caught.value.problem
     index.add([9], codes([4]))
     assert ids(index) == [0, 1, 2, 3, 9]
 
 
-def test_counted_ids_go_on_counting_after_a_removal():
+def test_numbered_ids_continue_after_a_removal():
     index = Index()
     index.add(None, codes([0, 1, 2]))
     index.remove([0])
@@ -363,8 +401,9 @@ def test_removed_items_are_found_no_more_and_the_others_keep_their_order():
 
 def test_removing_an_unknown_id_is_refused_and_removes_nothing():
     index = filled()
-    with pytest.raises(DataError, match="id 'item 99' is not in the index of 12 items"):
+    with pytest.raises(DataError) as caught:
         index.remove(["item 1", "item 99"])
+    assert caught.value.field == "ids" and "'item 99'" in caught.value.problem
     assert content(index) == content(filled())
 
 
@@ -387,22 +426,19 @@ def test_merged_parts_are_what_was_built_at_once():
 
 
 @pytest.mark.parametrize(
-    ("parts", "error", "sentence"),
+    ("parts", "error", "field", "others"),
     [
-        ([], DataError, "nothing to merge: give at least one index"),
-        ([filled(), filled()], DataError, "part 2 does not fit part 1: id 'item 0' is in the index already"),
-        ([Index(), filled(""), filled("")], DataError, "part 3 does not fit part 2: id 'item 0' is in the index"),
-        (
-            [Index(), Index(modality="image"), Index(modality="text")],
-            MismatchError,
-            "part 3 is an index of texts, part 2 of images",
-        ),
-        ([filled(), filled("model b")], MismatchError, "part 2 holds codes of model model b, part 1 of model model a"),
+        ([], DataError, "", ["at least one"]),
+        ([filled(), filled()], DataError, "part 2", ["part 1", "'item 0'"]),
+        ([Index(), filled(""), filled("")], DataError, "part 3", ["part 2", "'item 0'"]),
+        ([Index(), Index(modality="image"), Index(modality="text")], MismatchError, "part 3", ["part 2", "image"]),
+        ([filled(), filled("model b")], MismatchError, "part 2", ["part 1", "model a", "model b"]),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(parts, error, sentence):
-    with pytest.raises(error, match=sentence):
+def test_parts_that_do_not_fit_are_refused(parts, error, field, others):
+    with pytest.raises(error) as caught:
         Index.merge(parts)
+    assert caught.value.field == field and all(other in caught.value.problem for other in others)
 
 
 def test_an_unknown_modality_fits_any_and_the_known_one_is_kept(tmp_path):
@@ -456,11 +492,12 @@ def test_codes_of_every_length_come_back(tmp_path, bits):
     assert np.array_equal(Index.load(tmp_path / "a.mbx").codes.to_bits(), values)
 
 
-def test_a_loaded_index_goes_on_and_knows_its_ids(tmp_path):
+def test_a_loaded_index_can_be_changed_and_knows_its_ids(tmp_path):
     filled().save(tmp_path / "a.mbx")
     index = Index.load(tmp_path / "a.mbx")
-    with pytest.raises(DataError, match="'item 3' is in the index already"):
+    with pytest.raises(DataError) as caught:
         index.add(["item 3"], codes([0]))
+    assert "'item 3'" in caught.value.problem
     index.add(["new"], codes([0]))
     index.remove(["item 1"])
     assert index.search(codes([0]), k=2).ids == [["item 0", "new"]]
@@ -488,8 +525,9 @@ def test_a_loaded_index_is_not_disturbed_when_its_file_is_replaced(tmp_path):
 
 
 def test_an_empty_index_is_not_saved(tmp_path):
-    with pytest.raises(DataError, match="the index is empty: delete its file instead of saving it"):
+    with pytest.raises(DataError) as caught:
         Index().save(tmp_path / "a.mbx")
+    assert caught.value.file == tmp_path / "a.mbx"
     assert files(tmp_path) == []
 
 
@@ -497,17 +535,24 @@ def test_an_index_to_which_nothing_was_added_is_empty(tmp_path):
     index = Index("m")
     index.add([], codes(slice(0)))
     assert index.codes is None
-    with pytest.raises(DataError, match="the index is empty"):
+    with pytest.raises(DataError):
         index.save(tmp_path / "a.mbx")
 
 
+def assert_refused(path: Path, found: str, **options) -> FormatError:
+    """Loading raises a FormatError that names the file, with `found` in the problem."""
+    with pytest.raises(FormatError) as caught:
+        Index.load(path, **options)
+    assert caught.value.file == path and found in caught.value.problem
+    return caught.value
+
+
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])
-def test_a_torn_index_is_refused(tmp_path, cut):
+def test_a_truncated_index_is_refused(tmp_path, cut):
     path = tmp_path / "a.mbx"
     filled().save(path)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(FormatError, match=r"a\.mbx: torn or not a multibit index"):
-        Index.load(path, verify=False)
+    assert_refused(path, "truncated", verify=False)
 
 
 def test_a_changed_index_is_refused(tmp_path):
@@ -515,24 +560,20 @@ def test_a_changed_index_is_refused(tmp_path):
     filled().save(path)
     raw = path.read_bytes()
     path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(FormatError, match=r"a\.mbx: its content does not match its checksum"):
-        Index.load(path)
+    assert_refused(path, "checksum")
 
 
-def test_what_is_no_index_is_refused(tmp_path):
+def test_another_file_is_refused(tmp_path):
     codes().save(tmp_path / "a.mbx")
-    with pytest.raises(FormatError, match=r"a\.mbx: expected a multibit index, found multibit codes"):
-        Index.load(tmp_path / "a.mbx")
-    with pytest.raises(FormatError, match=r"b\.mbx: no such file; expected a multibit index"):
-        Index.load(tmp_path / "b.mbx")
+    assert_refused(tmp_path / "a.mbx", "multibit codes")
+    assert_refused(tmp_path / "b.mbx", "no such file")
 
 
-def test_a_newer_index_is_refused_with_the_remedy(tmp_path):
+def test_a_newer_index_is_refused_with_a_hint(tmp_path):
     filled().save(tmp_path / "a.mbx")
     arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
     write_arrays(tmp_path / "a.mbx", arrays, header, kind="index", version=99)
-    with pytest.raises(FormatError, match=r"format version 99, this multibit reads up to \d+\. Upgrade multibit"):
-        Index.load(tmp_path / "a.mbx")
+    assert "Upgrade" in assert_refused(tmp_path / "a.mbx", "version 99").hint
 
 
 # Editing a file that others write
@@ -552,7 +593,7 @@ def test_an_edit_that_fails_leaves_the_file_and_frees_it(tmp_path):
     path = tmp_path / "a.mbx"
     filled().save(path)
     before = path.read_bytes()
-    with pytest.raises(DataError, match="'item 99'"), Index.editing(path) as index:
+    with pytest.raises(DataError), Index.editing(path) as index:
         index.remove(["item 1"])
         index.remove(["item 99"])
     assert path.read_bytes() == before
@@ -563,15 +604,15 @@ def test_an_edit_that_fails_leaves_the_file_and_frees_it(tmp_path):
 def test_a_second_writer_is_refused_and_readers_are_not(tmp_path, how):
     path = tmp_path / "a.mbx"
     filled().save(path)
-    sentence = r"a\.mbx: another process is writing .*Try again when it is done"
     with Index.editing(path):
         assert len(Index.load(path)) == 12
-        with pytest.raises(BusyError, match=sentence):
+        with pytest.raises(BusyError) as caught:
             if how == "save":
                 Index.load(path).save(path)
             else:
                 with Index.editing(path) as index:
                     index.remove(["item 1"])
+    assert caught.value.file == path and caught.value.hint
     assert content(Index.load(path)) == content(filled())
     filled().save(path)
 
@@ -585,7 +626,7 @@ def test_two_indexes_of_a_folder_may_be_edited_together(tmp_path):
     assert len(Index.load(tmp_path / "image.mbx")) == len(Index.load(tmp_path / "text.mbx")) == 11
 
 
-def test_what_a_killed_writer_left_is_cleared_away_by_the_next_one_but_nothing_else(tmp_path):
+def test_temporary_files_of_a_killed_writer_are_removed_by_the_next_one_and_nothing_else(tmp_path):
     for name in (".a.mbx.k1ll3d_x", ".b.mbx.k1ll3d_x", "a.mbx.mine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "half").write_text("half")
@@ -598,16 +639,17 @@ def test_what_a_killed_writer_left_is_cleared_away_by_the_next_one_but_nothing_e
 
 def test_a_search_with_codes_of_another_model_is_refused():
     assert filled().search(codes([0]), 1, model="model a").ids == filled().search(codes([0]), 1).ids
-    with pytest.raises(MismatchError, match="holds codes of model model a, not of model b"):
+    with pytest.raises(MismatchError) as caught:
         filled().search(codes([0]), 1, model="b")
+    assert "model a" in caught.value.problem and "model b" in caught.value.problem
 
 
-def test_codes_of_the_same_model_are_let_in():
+def test_codes_of_the_same_model_are_accepted():
     filled().require_model("model a")
 
 
 @pytest.mark.parametrize(("own", "named"), [("model a", "model a"), ("", "unknown")])
 def test_codes_of_another_model_are_refused(own, named):
-    sentence = f"holds codes of model {named}, not of model b. Build the index again with this model"
-    with pytest.raises(MismatchError, match=sentence):
+    with pytest.raises(MismatchError) as caught:
         Index(own).require_model("b")
+    assert named in caught.value.problem and "model b" in caught.value.problem and caught.value.hint

@@ -10,8 +10,13 @@ from sklearn.metrics import average_precision_score
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
-from multibit.evaluation import average_precision, mean_average_precision, precision_at, precision_recall
-from multibit.evaluation.metrics import count_rankings
+from multibit.evaluation.metrics import (
+    average_precision,
+    count_rankings,
+    mean_average_precision,
+    precision_at,
+    precision_recall,
+)
 
 
 def ap_by_loop(distances, relevant, at=None):
@@ -92,7 +97,7 @@ def test_average_precision_of_tied_rankings_equals_the_loop(bits, at):
 
 @pytest.mark.parametrize("at", [None, 1, 2, 3, 4, 5])
 def test_both_tie_rules_hold_for_every_tie_pattern_and_every_relevance_of_four_items(at):
-    """Four items at 0..3 bits give every pattern of ties; one label an item, so queries give every relevance."""
+    """Four items at 0..3 bits give every pattern of ties; one label per item, so queries give every relevance."""
     relevant = np.array(list(itertools.product([0, 1], repeat=4)))[1:]
     cut = 4 if at is None else at
     for distances in itertools.product(range(4), repeat=4):
@@ -169,10 +174,9 @@ def test_the_mean_leaves_undefined_queries_out_and_counts_them():
     query, database = at_distances([0, 1, 2, 3], 3)
     asked = Codes.concatenate([query] * 3)
     labels = [[1, 0], [0, 1], [0, 0]], [[0, 0], [1, 0], [0, 0], [1, 0]]
-    message = "2 of 3 queries have no relevant item in the database; left out of the mean"
-    with pytest.warns(UndefinedQueryWarning, match=message) as caught:
+    with pytest.warns(UndefinedQueryWarning) as caught:
         assert mean_average_precision(asked, database, *labels) == pytest.approx((1 / 2 + 2 / 4) / 2)
-    assert caught[0].filename == __file__
+    assert caught[0].filename == __file__ and "2 of 3" in str(caught[0].message)
 
 
 def test_the_mean_of_defined_queries_comes_without_a_warning():
@@ -184,11 +188,12 @@ def test_the_mean_of_defined_queries_comes_without_a_warning():
 
 
 @pytest.mark.parametrize("items", [0, 3])
-def test_no_mean_exists_when_no_query_has_a_relevant_item(items):
+def test_the_mean_is_undefined_when_no_query_has_a_relevant_item(items):
     codes = Codes.from_bits(np.zeros((items, 4)))
     query = Codes.from_bits(np.zeros((2, 4)))
-    with pytest.raises(DataError, match="none of the 2 queries has a relevant item in the database: no mean exists"):
+    with pytest.raises(DataError) as caught:
         mean_average_precision(query, codes, np.zeros((2, 5)), np.ones((items, 5)))
+    assert caught.value.field == "labels" and " 2 queries" in caught.value.problem
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 59, 60, 61, 200])
@@ -206,8 +211,9 @@ def test_precision_at_k_by_hand():
     assert got == pytest.approx([1, 1 / 2, 2 / 3, 3 / 4, 3 / 8])
 
 
-def test_precision_at_k_is_zero_for_a_query_without_relevant_item():
-    assert precision_at(*ranking([0, 0, 0]), 2).tolist() == [0]
+def test_precision_at_k_is_undefined_for_a_query_without_relevant_item():
+    assert np.isnan(precision_at(*ranking([0, 0, 0]), 2)).tolist() == [True]
+    assert precision_at(*ranking([0, 0, 1]), 2).tolist() == [0]
 
 
 def test_precision_at_k_ranks_at_the_prefix():
@@ -241,12 +247,13 @@ def test_precision_and_recall_pool_all_pairs_within_a_radius(bits):
 
 
 def test_recall_is_undefined_without_any_relevant_pair():
-    with pytest.raises(DataError, match="no query has a relevant item in the database: recall is undefined"):
+    with pytest.raises(DataError) as caught:
         precision_recall(*ranking([0, 0]))
+    assert caught.value.field == "labels" and "recall" in caught.value.problem
 
 
 @pytest.mark.parametrize("labels", [1, 2, 63, 64, 65, 128, 129, 200])
-def test_any_shared_label_makes_relevant_however_many_columns_there_are(labels):
+def test_any_shared_label_makes_an_item_relevant_for_any_number_of_columns(labels):
     query, database = at_distances(np.arange(labels), labels)
     asked = Codes.concatenate([query] * labels)
     values = average_precision(asked, database, np.eye(labels), np.eye(labels))
@@ -294,44 +301,51 @@ def test_labels_of_any_type_give_the_same_values(kind):
     )
 
 
-def test_a_tie_rule_that_does_not_exist_is_named():
-    with pytest.raises(ConfigError, match="ties: must be one of stable, average, best, worst, got 'luck'"):
+def test_an_unknown_tie_rule_is_refused():
+    with pytest.raises(ConfigError) as caught:
         average_precision(*ranking([1, 0]), ties="luck")
+    assert caught.value.option == "ties" and "'luck'" in caught.value.problem
+    assert all(rule in caught.value.problem for rule in ("stable", "average", "best", "worst"))
 
 
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_rank_cut_below_one_is_named(at):
-    with pytest.raises(ConfigError, match=f"at: the rank cut must be at least 1, got {at}"):
-        average_precision(*ranking([1, 0]), at=at)
-    with pytest.raises(ConfigError, match=f"the rank cut must be at least 1, got {at}"):
-        precision_at(*ranking([1, 0]), at)
+def test_a_rank_cutoff_below_one_is_refused(at):
+    for option, measure in (("at", average_precision), ("k", precision_at)):
+        with pytest.raises(ConfigError) as caught:
+            measure(*ranking([1, 0]), **{option: at})
+        assert caught.value.option == option and f"got {at}" in caught.value.problem
 
 
 @pytest.mark.parametrize(
-    ("query_labels", "database_labels", "message"),
+    ("query_labels", "database_labels", "field", "numbers"),
     [
-        ([[1], [1]], [[1], [0]], r"need \(1, C\) for the 1 query codes, got shape \(2, 1\)"),
-        ([[1]], [[1]], r"need \(2, C\) for the 2 database codes, got shape \(1, 1\)"),
-        ([1], [[1], [0]], r"need \(1, C\) for the 1 query codes, got shape \(1,\)"),
-        ([[2]], [[1], [0]], "every value of the query labels must be 0 or 1"),
-        ([[1]], [[1], [np.nan]], "every value of the database labels must be 0 or 1"),
-        (np.ones((1, 64)), np.ones((2, 65)), "64 columns for the queries, 65 for the database"),
+        ([[1], [1]], [[1], [0]], "query labels", ("1 rows", "(2, 1)")),
+        ([[1]], [[1]], "database labels", ("2 rows", "(1, 1)")),
+        ([1], [[1], [0]], "query labels", ("1 rows", "(1,)")),
+        ([[2]], [[1], [0]], "query labels", ("row 0, column 0 is 2",)),
+        ([[1]], [[1], [np.nan]], "database labels", ("row 1, column 0 is nan",)),
+        (np.ones((1, 64)), np.ones((2, 65)), "labels", ("64", "65")),
     ],
 )
-def test_labels_that_do_not_fit_are_named(query_labels, database_labels, message):
+def test_labels_that_do_not_fit_are_refused(query_labels, database_labels, field, numbers):
     query, database, *_ = ranking([1, 0])
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError) as caught:
         average_precision(query, database, query_labels, database_labels)
+    assert caught.value.field == field
+    assert all(number in caught.value.problem for number in numbers)
 
 
-def test_label_columns_must_be_as_many_on_both_sides():
+def test_label_columns_must_be_equal_on_both_sides():
     query, database, *_ = ranking([1, 0])
-    with pytest.raises(DataError, match="3 columns for the queries, 5 for the database"):
+    with pytest.raises(DataError) as caught:
         average_precision(query, database, np.ones((1, 3)), np.ones((2, 5)))
+    assert caught.value.field == "labels"
+    assert all(number in caught.value.problem for number in ("3", "5"))
 
 
 def test_codes_of_two_lengths_need_a_common_prefix():
     query, database = Codes.from_bits([[1, 0, 1]]), Codes.from_bits([[1, 0]])
-    with pytest.raises(DataError, match="codes of 3 and 2 bits: give `bits`"):
+    with pytest.raises(DataError) as caught:
         average_precision(query, database, [[1]], [[1]])
+    assert "3 and 2 bits" in caught.value.problem
     assert average_precision(query, database, [[1]], [[1]], bits=2).tolist() == [1]

@@ -1,8 +1,6 @@
-"""The hash network: shapes, the formula, purity of encoding, and its file."""
+"""The hash model: shapes, the formula, encoding without side effects, and its file."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
@@ -62,7 +60,7 @@ def test_only_the_direction_of_a_feature_counts(factor):
     np.testing.assert_allclose(model.encode(scaled, "image"), model.encode(x, "image"), atol=1e-6)
 
 
-def test_a_feature_of_the_smallest_and_one_of_the_largest_numbers_have_a_direction():
+def test_the_smallest_and_the_largest_numbers_have_a_direction():
     model = build()
     ones = np.ones((1, 20), np.float32)
     for value in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max):
@@ -70,13 +68,12 @@ def test_a_feature_of_the_smallest_and_one_of_the_largest_numbers_have_a_directi
 
 
 @pytest.mark.parametrize(("value", "said"), [(1e300, "1e+300"), (1e-300, "1e-300")])
-def test_what_float32_does_not_hold_is_refused_with_its_row(value, said):
+def test_values_outside_float32_are_refused_with_their_row(value, said):
     x = features(4, "image").astype(np.float64)
     x[2] = value
-    with pytest.raises(
-        DataError, match=re.escape(f"image features: row 2, column 0 is {said}, which float32 does not")
-    ):
+    with pytest.raises(DataError) as caught:
         build().encode(x, "image")
+    assert caught.value.field == "image features" and f"row 2, column 0 is {said}" in caught.value.problem
 
 
 def test_a_zero_feature_has_a_finite_code():
@@ -93,12 +90,13 @@ def test_encoding_one_by_one_equals_encoding_together(modality):
     assert flipped <= 1e-3  # only a value within rounding of 0 may change its sign
 
 
-def test_a_refused_feature_is_named_by_its_row_in_any_block(monkeypatch):
+def test_a_refused_feature_is_reported_with_its_row_in_any_block(monkeypatch):
     x = features(50, "text")
     x[33, 5] = np.nan
     monkeypatch.setattr(module, "ENCODE_ROWS", 8)
-    with pytest.raises(DataError, match="text features: row 33, column 5 is nan"):
+    with pytest.raises(DataError) as caught:
         build().encode(x, "text")
+    assert caught.value.field == "text features" and "row 33, column 5 is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize("rows", [1, 7, 50])
@@ -136,12 +134,12 @@ def test_encoding_changes_neither_features_nor_weights():
     [lambda x: x.astype(np.float64), lambda x: x.tolist(), np.asfortranarray, lambda x: np.repeat(x, 2, axis=0)[::2]],
     ids=["float64", "lists", "column-major", "strided"],
 )
-def test_encoding_takes_features_in_any_layout(change):
+def test_encoding_accepts_features_in_any_layout(change):
     model, x = build(), features(6, "text")
     np.testing.assert_allclose(model.encode(change(x), "text"), model.encode(x, "text"), atol=1e-6)
 
 
-def test_encoding_takes_half_precision_from_a_read_only_memory_map(tmp_path):
+def test_encoding_accepts_half_precision_from_a_read_only_memory_map(tmp_path):
     model, x = build(), features(6, "text").astype(np.float16)
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -153,23 +151,26 @@ def test_no_features_have_no_codes():
 
 
 @pytest.mark.parametrize(
-    ("array", "modality", "message"),
+    ("array", "modality", "numbers"),
     [
-        (np.zeros((3, 12)), "image", r"image features: need \(n, 20\), got shape \(3, 12\)"),
-        (np.zeros((3, 20)), "text", r"text features: need \(n, 12\), got shape \(3, 20\)"),
-        (np.zeros(12), "text", r"got shape \(12,\)"),
-        (np.full((3, 12), np.nan), "text", "text features: row 0, column 0 is nan; every value must be finite"),
-        (np.full((3, 12), -np.inf), "text", "text features: row 0, column 0 is -inf"),
+        (np.zeros((3, 12)), "image", ("(n, 20)", "(3, 12)")),
+        (np.zeros((3, 20)), "text", ("(n, 12)", "(3, 20)")),
+        (np.zeros(12), "text", ("(n, 12)", "(12,)")),
+        (np.full((3, 12), np.nan), "text", ("row 0, column 0 is nan",)),
+        (np.full((3, 12), -np.inf), "text", ("row 0, column 0 is -inf",)),
     ],
 )
-def test_features_that_do_not_fit_are_refused(array, modality, message):
-    with pytest.raises(DataError, match=message):
+def test_features_that_do_not_fit_are_refused(array, modality, numbers):
+    with pytest.raises(DataError) as caught:
         build().encode(array, modality)
+    assert caught.value.field == f"{modality} features"
+    assert all(number in caught.value.problem for number in numbers)
 
 
 def test_an_unknown_modality_is_refused():
-    with pytest.raises(ConfigError, match="modality: must be image or text, got 'sound'"):
+    with pytest.raises(ConfigError) as caught:
         build().encode(np.zeros((1, 20)), "sound")
+    assert caught.value.option == "modality" and "'sound'" in caught.value.problem
 
 
 def test_refused_features_leave_the_mode_as_it_was():
@@ -180,15 +181,24 @@ def test_refused_features_leave_the_mode_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"image": 0}, {"text": -1}, {"hidden": 0}, {"dimension": 0}, {"blocks": (3, 0)}], ids=str
+    ("wrong", "option"),
+    [
+        ({"image": 0}, "image_dim"),
+        ({"text": -1}, "text_dim"),
+        ({"hidden": 0}, "hidden"),
+        ({"dimension": 0}, "dimension"),
+        ({"blocks": (3, 0)}, "blocks"),
+    ],
+    ids=str,
 )
-def test_sizes_must_be_positive(wrong):
-    with pytest.raises(ConfigError, match="sizes must be positive"):
+def test_sizes_must_be_positive(wrong, option):
+    with pytest.raises(ConfigError) as caught:
         build(**wrong)
+    assert caught.value.option == option and f"got {next(iter(wrong.values()))}" in caught.value.problem
 
 
 @pytest.mark.parametrize("blocks", [(1,), (5, 2, 1), (200, 56)])
-def test_a_saved_model_comes_back_with_equal_codes_and_fingerprint(blocks, tmp_path):
+def test_a_loaded_model_has_equal_codes_and_fingerprint(blocks, tmp_path):
     model = build(blocks, dropout=0.25).train()
     model.save(tmp_path / "m.safetensors")
     loaded = HashModel.load(tmp_path / "m.safetensors")
@@ -199,7 +209,7 @@ def test_a_saved_model_comes_back_with_equal_codes_and_fingerprint(blocks, tmp_p
     assert loaded.blocks == blocks and loaded.dropout == 0.25 and not loaded.training
 
 
-def test_the_fingerprint_knows_every_weight():
+def test_the_fingerprint_depends_on_every_weight():
     model = build()
     seen = {model.fingerprint()}
     for parameter in model.parameters():
@@ -210,49 +220,55 @@ def test_the_fingerprint_knows_every_weight():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_torn_model_file_is_refused(share, tmp_path):
+def test_a_truncated_model_file_is_refused(share, tmp_path):
     path = tmp_path / "m.safetensors"
     build().save(path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(FormatError, match=r"m\.safetensors: torn or not a multibit hash model .* restore a copy"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(path)
+    assert str(path) in str(caught.value)
 
 
-def test_one_changed_bit_in_the_weights_is_noticed(tmp_path):
+def test_one_changed_bit_in_the_weights_is_detected(tmp_path):
     path = tmp_path / "m.safetensors"
     build().save(path)
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    with pytest.raises(FormatError, match="does not match its checksum"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(path)
+    assert str(path) in str(caught.value) and "checksum" in str(caught.value)
 
 
 def test_a_missing_model_file_is_refused(tmp_path):
-    with pytest.raises(FormatError, match=r"gone\.safetensors: no such file; expected a multibit hash model"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(tmp_path / "gone.safetensors")
+    assert str(tmp_path / "gone.safetensors") in str(caught.value)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     Split.draw(10, query=2, train=4, validation=1).save(tmp_path / "split.safetensors")
-    with pytest.raises(FormatError, match="expected a multibit hash model, found multibit split"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(tmp_path / "split.safetensors")
+    assert all(kind in str(caught.value) for kind in ("multibit hash model", "multibit split"))
 
 
 def test_a_newer_model_file_is_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     build().save(path)
     write_arrays(path, *read_arrays(path, kind=module.KIND, version=1), kind=module.KIND, version=2)
-    with pytest.raises(FormatError, match="format version 2, this multibit reads up to 1"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(path)
+    assert str(path) in str(caught.value) and "version 2" in str(caught.value)
 
 
-def test_changed_sizes_in_a_model_file_are_noticed(tmp_path):
+def test_changed_sizes_in_a_model_file_are_detected(tmp_path):
     path = tmp_path / "m.safetensors"
     build((5, 2, 1)).save(path)
     path.write_bytes(path.read_bytes().replace(b"[5, 2, 1]", b"[5, 2, 9]"))
-    with pytest.raises(FormatError, match="does not match its checksum"):
+    with pytest.raises(FormatError) as caught:
         HashModel.load(path)
+    assert str(path) in str(caught.value) and "checksum" in str(caught.value)
 
 
 @pytest.mark.parametrize("failing", ["write", "rename"])
@@ -265,7 +281,8 @@ def test_a_failed_save_keeps_the_old_file(failing, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr({"write": "multibit.files._flush", "rename": "pathlib.Path.replace"}[failing], fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as caught:
         build(seed=2).save(path)
+    assert caught.value.errno == 28
     assert HashModel.load(path).fingerprint() == old.fingerprint()
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

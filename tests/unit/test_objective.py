@@ -1,4 +1,4 @@
-"""The listwise objective against the paper's equations written as loops, and its behaviour at the edges."""
+"""The listwise objective against the paper's equations written as loops, and edge cases."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_single_precision_agrees_with_the_equations():
 def test_the_loss_is_zero_when_the_student_equals_the_teacher_up_to_the_temperatures(constant):
     teacher_t, student_t, bits = 0.4, 0.15, 6
     codes = problem((bits,), (bits,), 8)[0]
-    matched = codes @ codes.T / (2 * bits) * teacher_t / student_t + constant  # softmax does not see a constant
+    matched = codes @ codes.T / (2 * bits) * teacher_t / student_t + constant  # softmax ignores a constant
     objective = build((bits,), (bits,), (1.0,), teacher_t, student_t)
     got = named(objective, codes, codes, np.stack([matched, matched]))
     assert all(value == pytest.approx(0, abs=1e-12) for value in got.values())
@@ -122,12 +122,12 @@ def test_the_loss_is_not_zero_when_only_one_direction_fits():
     bits, items = 6, 5
     teacher = np.zeros((2, items, items))
     image = np.ones((items, bits))
-    text = problem((bits,), (bits,), items)[1]  # each text ranks all pictures alike, each picture ranks texts unevenly
+    text = problem((bits,), (bits,), items)[1]  # each text ranks all images equally, each image ranks texts unequally
     assert named(build((bits,), (bits,), (1.0,)), image, text, teacher)["total"] > 0.01
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_of_one_item_costs_nothing_and_moves_nothing(dtype):
+def test_a_batch_of_one_item_has_zero_loss_and_gradient(dtype):
     lengths, blocks, *_ = SETTINGS[1]
     image, text, teacher, rho = problem(lengths, blocks, 1)
     h_image, h_text, g = tensors(image, text, teacher, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The objective beside the paper's: pairwise, standard, and the rankings of the stored signs, each against loops."""
+"""Objectives of the other methods: pairwise, standard and rankings of the signs, each against loops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr
 
 from multibit import Config
+from multibit.hashing.methods import METHODS
 from multibit.hashing.objective import Objective, disagreement, standard_loss, straight_through
-from multibit.hashing.variants import VARIANTS
 
 LENGTHS, BLOCKS, RHO = (3, 7, 10), (4, 3, 3), (2.0, 0.7, 0.1)
 T_TEACHER, T_STUDENT, SCALE_WEIGHT = 0.5, 0.3, 0.7
@@ -106,7 +106,7 @@ def slow_squared(image, text, teacher):
     return 2 * sum(errors) / items**2
 
 
-def slow_standard(image, text, related):
+def slow_standard(image, text, related, quantization=0.1):
     items, bits = image.shape
     likelihood = sum(
         related[q, r] * (image[q] @ text[r] / 2) - log(1 + exp(image[q] @ text[r] / 2))
@@ -114,7 +114,7 @@ def slow_standard(image, text, related):
         for r in range(items)
     )
     deviation = sum((abs(value) - 1) ** 2 for code in (image, text) for value in code.flat)
-    return -likelihood / items**2 + 0.1 * deviation / (items * bits)
+    return -likelihood / items**2 + quantization * deviation / (items * bits)
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
@@ -161,14 +161,28 @@ def test_pairwise_alignment_is_the_squared_error_of_similarities(items):
 @pytest.mark.parametrize("items", [1, 2, 6])
 def test_the_standard_loss_is_the_likelihood_of_sharing_a_label_and_a_quantisation_term(items):
     image, text, _, related = problem(items)
+    got = standard_loss(*tensors(image, text, related), quantization=0.1).item()
+    assert got == pytest.approx(slow_standard(image, text, related, 0.1), rel=1e-9)
+
+
+def test_the_quantisation_term_is_off_unless_asked_for():
+    image, text, _, related = problem(6)
     assert standard_loss(*tensors(image, text, related)).item() == pytest.approx(
-        slow_standard(image, text, related), rel=1e-9
+        slow_standard(image, text, related, 0.0), rel=1e-9
     )
+    assert Config().quantization_weight == 0
+    assert METHODS["baseline"].config(quantization_weight=0.3).quantization_weight == 0.3
 
 
 def test_the_standard_loss_alone_leaves_nothing_else_to_follow():
     image, text, teacher, related = problem(5)
-    settings = {"allocation": "single", "scale_weight": 0.0, "aligned": "none", "standard_weight": 2.0}
+    settings = {
+        "allocation": "single",
+        "scale_weight": 0.0,
+        "aligned": "none",
+        "standard_weight": 2.0,
+        "quantization_weight": 0.1,
+    }
     got = named(build(**settings), image, text, teacher, related)
     assert list(got) == ["standard", "prefix", "scale", "total"]
     assert got["prefix"] == got["scale"] == 0
@@ -183,17 +197,17 @@ def test_all_parts_add_up():
     assert got["total"] == pytest.approx(got["prefix"] + SCALE_WEIGHT * got["scale"] + extras, rel=1e-6)
 
 
-def test_the_longest_alone_is_aligned_where_asked():
+def test_only_the_longest_length_is_aligned_by_that_setting():
     image, text, teacher, _ = problem(5)
     got = named(build(aligned="longest", scale_weight=0.0, allocation="single"), image, text, teacher)
     both = ranking_loss(image, text, teacher[0]) + ranking_loss(text, image, teacher[0])
     assert got == {name: pytest.approx(both, rel=1e-6) for name in ("prefix 10", "prefix", "total")} | {"scale": 0}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_names_line_up_with_values_in_every_variant(name):
+@pytest.mark.parametrize("name", METHODS)
+def test_names_line_up_with_values_in_every_method(name):
     image, text, teacher, related = problem(4)
-    objective = build(**{"scale_weight": SCALE_WEIGHT, **VARIANTS[name].settings})
+    objective = build(**{"scale_weight": SCALE_WEIGHT, **METHODS[name].settings})
     parts = objective(*tensors(image, text, teacher, related))
     assert parts.values.shape == (len(objective.names),) and len(set(objective.names)) == len(objective.names)
     assert parts.values[-1] == parts.total and objective.names[-3:] == ("prefix", "scale", "total")
@@ -203,7 +217,7 @@ def test_names_line_up_with_values_in_every_variant(name):
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
-def test_straight_through_is_the_sign_with_zero_as_one_and_the_gradient_of_the_relaxed_code():
+def test_straight_through_is_the_sign_with_the_gradient_of_the_relaxed_code():
     relaxed = torch.tensor([0.3, 0.0, -0.0, -0.9], requires_grad=True)
     code = straight_through(relaxed)
     assert code.tolist() == [1, 1, 1, -1]
@@ -253,7 +267,7 @@ def test_the_gradient_of_the_temperatures_is_that_of_finite_differences(part, ro
     assert not objective.sharpness.grad[1 - row].any()
 
 
-def test_temperatures_begin_at_that_of_the_relaxed_code():
+def test_temperatures_start_at_that_of_the_relaxed_code():
     image, text, teacher, _ = problem(5)
     fresh = build(binary_weight=1.0)
     assert fresh.sharpness.shape == (2, 3) and not fresh.sharpness.any()
@@ -261,7 +275,7 @@ def test_temperatures_begin_at_that_of_the_relaxed_code():
     assert named(fresh, image, text, teacher)["binary"] == pytest.approx(of_signs, rel=1e-6)
 
 
-def test_without_rankings_of_signs_there_is_no_temperature_to_train():
+def test_without_rankings_of_signs_no_temperature_is_trained():
     assert build().sharpness is None and not list(build().parameters())
 
 
@@ -270,10 +284,10 @@ def test_without_rankings_of_signs_there_is_no_temperature_to_train():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("items", [1, 2])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_smallest_batches_give_finite_values_and_gradients_in_every_variant(name, items, dtype):
+@pytest.mark.parametrize("name", METHODS)
+def test_the_smallest_batches_have_finite_values_and_gradients_in_every_method(name, items, dtype):
     image, text, teacher, related = problem(items)
-    objective = build(**{"scale_weight": SCALE_WEIGHT, **VARIANTS[name].settings})
+    objective = build(**{"scale_weight": SCALE_WEIGHT, **METHODS[name].settings})
     codes = [torch.tensor(array, dtype=dtype, requires_grad=True) for array in (image, text)]
     parts = objective(*codes, *(each.to(dtype) for each in tensors(teacher, related)))
     parts.total.backward()
@@ -293,7 +307,7 @@ def test_items_without_label_and_saturated_codes_are_finite(part):
     assert torch.isfinite(total) and all(torch.isfinite(code.grad).all() for code in codes)
 
 
-def test_consistency_is_what_each_querys_correlation_with_the_longest_prefix_lacks_to_one():
+def test_consistency_is_one_minus_the_correlation_of_each_query_with_the_longest_prefix():
     rng = np.random.default_rng(5)
     image, text = np.tanh(rng.normal(size=(2, 6, 8)))
     signs = np.where(image >= 0, 1, -1), np.where(text >= 0, 1, -1)
@@ -314,20 +328,20 @@ def test_consistency_is_what_each_querys_correlation_with_the_longest_prefix_lac
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 20), st.floats(-3, 3))
-def test_disagreement_does_not_see_location_and_scale(seed, scale, shift):
+def test_disagreement_ignores_location_and_scale(seed, scale, shift):
     shorter, longest = torch.tensor(np.random.default_rng(seed).normal(size=(2, 1, 5, 5)))
     got = disagreement(shorter, longest)
     assert float(got) == pytest.approx(float(disagreement(scale * shorter + shift, longest)), abs=1e-9)
     assert 0 <= float(got) <= 2
 
 
-def test_codes_that_are_all_alike_disagree_with_finite_gradients():
+def test_equal_codes_have_finite_gradients_of_the_disagreement():
     shorter = torch.full((2, 4, 4), 0.5, requires_grad=True)
     got = disagreement(shorter, torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(0)))
     got.backward()
     assert got.item() == 1 and torch.isfinite(shorter.grad).all()
 
 
-def test_one_length_has_nothing_to_be_consistent_with():
+def test_one_length_has_no_consistency_term():
     config = Config(lengths=(8,), scales=2, consistency_weight=1.0)
     assert "consistency" not in Objective(config, (6, 2), (2.0, 1.0)).names

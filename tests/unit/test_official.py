@@ -1,4 +1,4 @@
-"""The official raw layouts: small ones that the tests write, and real labels and texts in them."""
+"""The original layouts: small ones that the tests write, and real labels and texts in them."""
 
 import json
 import warnings
@@ -53,13 +53,14 @@ def test_a_pair_needs_a_label_and_a_frequent_tag(tmp_path):
     assert data.ids == tuple(f"im{number}" for number in range(2, 21))  # 1 and 32 have no label, 30 and 31 no tag
     assert data.label_names == ("clouds", "sky") and data.texts[0] == ("sky own2",)
     assert data.images[0] == tmp_path / "mirflickr/im2.jpg"
-    assert notes == "MIRFlickr-25K: 19 pairs with 2 labels; the paper has 20,015 with 24."
+    assert all(each in notes for each in ("MIRFlickr-25K", "19 pairs with 2 labels", "20,015 with 24"))
 
 
-def test_a_tag_of_nineteen_pictures_is_not_frequent(tmp_path):
+def test_a_tag_of_nineteen_images_is_not_frequent(tmp_path):
     tags = {number: ["sky", "sky"] for number in range(1, 20)}
-    with pytest.raises(DataError, match="no picture has both a label and a tag that 20 pictures have"):
+    with pytest.raises(DataError) as caught:
         read_mirflickr(mirflickr(tmp_path, tags, {"sky": range(1, 20)}))
+    assert caught.value.file == tmp_path and "20 images" in caught.value.problem
 
 
 def test_tags_in_latin1_are_read(tmp_path):
@@ -68,27 +69,30 @@ def test_tags_in_latin1_are_read(tmp_path):
     assert reading(read_mirflickr, root)[0].texts[2] == ("sky café",)
 
 
-def test_missing_pictures_are_noted_and_the_folder_can_be_given(tmp_path):
+def test_missing_images_are_noted_and_their_folder_can_be_given(tmp_path):
     root = mirflickr(tmp_path, {number: ["sky"] for number in range(1, 21)}, {"sky": range(1, 21)})
     data, notes = reading(read_mirflickr, root, images=tmp_path / "elsewhere")
     assert data.images[4] == tmp_path / "elsewhere/im5.jpg"
-    assert "20 of 20 pictures are not there" in notes and "im1.jpg first" in notes
+    assert "20 of 20" in notes and "im1.jpg" in notes
 
 
-def test_an_annotation_that_is_no_number_is_named(tmp_path):
+def test_an_annotation_that_is_not_a_number_is_named(tmp_path):
     root = mirflickr(tmp_path, {1: ["sky"]}, {"sky": [1, "two"]})
-    with pytest.raises(DataError, match=r"sky\.txt, row 2: 'two' is not a picture number"):
+    with pytest.raises(DataError) as caught:
         read_mirflickr(root)
+    assert (caught.value.file.name, caught.value.row) == ("sky.txt", 2) and "'two'" in caught.value.problem
 
 
 @pytest.mark.parametrize("reader", [read_mirflickr, read_coco, read_nuswide, read_iapr])
 def test_a_folder_without_the_files_is_refused_with_what_is_needed(tmp_path, reader):
-    with pytest.raises(DataError, match=r"no .* in it, nor up to two folders below"):
+    with pytest.raises(DataError) as caught:
         reader(tmp_path)
+    assert caught.value.file == tmp_path
 
 
+@pytest.mark.slow
 def test_real_tags_and_labels_give_the_pairs_of_the_paper(shared_data, tmp_path):
-    """The 4,985 pictures outside of the subset are unlabelled and carry the missing occurrences of each tag."""
+    """The 4,985 images outside of the subset are unlabelled and have the missing occurrences of each tag."""
     real = np.load(shared_data / "mirflickr/mirflickr25k_20015.npz")
     lines = (shared_data / "mirflickr/mirflickr25k_20015_tags.txt").read_text(encoding="utf-8").splitlines()
     tags = {int(number): text.split() for number, _, text in (line.partition("\t") for line in lines)}
@@ -108,7 +112,7 @@ def test_real_tags_and_labels_give_the_pairs_of_the_paper(shared_data, tmp_path)
         numbers = real["image_id"][real["L24"][:, column] == 1]
         write(tmp_path / f"mirflickr25k_annotations_v080/{label}.txt", "\n".join(map(str, numbers)))
     data, notes = reading(read_mirflickr, tmp_path)
-    assert "the paper has" not in notes and "20,015 of 20,015 pictures are not there" in notes
+    assert "the paper has" not in notes and "20,015 of 20,015" in notes
     assert data.ids == tuple(f"im{number}" for number in real["image_id"])
     assert data.label_names == tuple(real["label_names"]) and (data.labels == real["L24"]).all()
     counts = Counter(tag for each in tags.values() for tag in set(each))
@@ -142,45 +146,51 @@ def coco(root, parts, names=("cat", "dog", "ant"), captions=None):
     return root
 
 
-def test_coco_takes_pictures_with_an_object_training_first(tmp_path):
+def test_coco_takes_images_with_an_object_training_first(tmp_path):
     root = coco(tmp_path, {"train2017": {9: [0], 5: [], 7: [1, 1, 0]}, "val2017": {3: [2]}})
     data, notes = reading(read_coco, root)
     assert data.ids == ("7", "9", "3") and data.label_names == ("ant", "cat", "dog")
     assert by_id(data)["7"] == (("caption 7", "another"), ["cat", "dog"])
     assert data.images[2] == root / "val2017/000000000003.jpg"
-    assert "MS-COCO: 3 pairs with 3 labels; the paper has 122,218 with 80." in notes
+    assert "3 pairs with 3 labels; the paper has 122,218 with 80." in notes
 
 
-def test_coco_of_two_years_takes_the_newer_and_says_so(tmp_path):
+def test_coco_of_two_years_takes_the_newer_with_a_note(tmp_path):
     root = coco(tmp_path, {"train2014": {1: [0]}, "val2014": {2: [0]}, "train2017": {3: [0]}, "val2017": {4: [0]}})
     data, notes = reading(read_coco, root)
-    assert data.ids == ("3", "4") and "2014 and 2017; 2017 is read" in notes
+    assert data.ids == ("3", "4") and "2014 and 2017; 2017" in notes
 
 
-def test_coco_without_the_training_part_says_so(tmp_path):
+def test_coco_without_the_training_part_is_noted(tmp_path):
     assert "no instances_train2017.json" in reading(read_coco, coco(tmp_path, {"val2017": {1: [0]}}))[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "file", "field", "found"),
     [
-        ("instances", "{", "instances_val2017.json: not JSON"),
-        ("instances", "[]", "instances_val2017.json: no images, annotations, categories"),
-        ("captions", '{"images": []}', "captions_val2017.json: no annotations"),
-        ("captions", '{"annotations": [{"id": 1}]}', "instances and captions of val2017 do not fit"),
-        ("captions", None, "captions_val2017.json: cannot be read"),
-        ("instances", '{"images": [], "categories": [], "annotations": [{"image_id": 1, "category_id": 5}]}', "lack 5"),
+        ("instances", "{", "instances_val2017.json", "", "JSON"),
+        ("instances", "[]", "instances_val2017.json", "images", "images, annotations, categories"),
+        ("captions", '{"images": []}', "captions_val2017.json", "annotations", "annotations"),
+        ("captions", '{"annotations": [{"id": 1}]}', "annotations", "", "val2017"),
+        ("captions", None, "captions_val2017.json", "", ""),
+        (
+            "instances",
+            '{"images": [], "categories": [], "annotations": [{"image_id": 1, "category_id": 5}]}',
+            "annotations",
+            "",
+            "lack 5",
+        ),
     ],
 )
-def test_coco_files_that_are_not_right_are_named(tmp_path, name, content, sentence):
+def test_invalid_coco_files_are_named(tmp_path, name, content, file, field, found):
     path = coco(tmp_path, {"val2017": {1: [0]}}) / f"annotations/{name}_val2017.json"
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(DataError) as caught:
         reading(read_coco, tmp_path)
-    assert sentence in str(caught.value)
+    assert (caught.value.file.name, caught.value.field) == (file, field) and found in caught.value.problem
 
 
-def test_real_captions_and_labels_join(shared_data, tmp_path):
+def test_real_captions_and_labels_are_joined(shared_data, tmp_path):
     lines = (shared_data / "coco/coco_val2017_pairs.jsonl").read_text(encoding="utf-8").splitlines()
     pairs = [json.loads(line) for line in lines]
     names = np.load(shared_data / "coco/coco2014_labels_122218.npz")["label_names"].tolist()
@@ -199,7 +209,7 @@ def test_real_captions_and_labels_join(shared_data, tmp_path):
 
 
 def nuswide(root, rows, concepts=25):
-    """Rows: concept numbers of each picture."""
+    """Rows: concept numbers of each image."""
     for concept in range(concepts):
         column = "".join(f"{int(concept in row)} \n" for row in rows)
         write(root / f"Groundtruth/AllLabels/Labels_c{concept:02d}.txt", column)
@@ -209,7 +219,7 @@ def nuswide(root, rows, concepts=25):
     return root
 
 
-def test_nuswide_takes_the_most_frequent_concepts_and_their_pictures(tmp_path):
+def test_nuswide_takes_the_most_frequent_concepts_and_their_images(tmp_path):
     rows = [[c for c in range(25) if i % (c + 1) == 0] for i in range(1, 60)] + [[24]]
     data, notes = reading(read_nuswide, nuswide(tmp_path, rows))
     counts = [sum(c in row for row in rows) for c in range(25)]
@@ -223,26 +233,26 @@ def test_nuswide_takes_the_most_frequent_concepts_and_their_pictures(tmp_path):
     assert "the paper has 195,834 with 21" in notes
 
 
-def test_a_line_of_tags_without_the_number_is_kept_whole(tmp_path):
+def test_a_line_of_tags_without_the_number_is_kept_unchanged(tmp_path):
     root = nuswide(tmp_path, [[0]] * 2)
     write(root / "NUS_WID_Tags/All_Tags.txt", "blue sky\n\n")
     assert reading(read_nuswide, root)[0].texts == (("blue sky",), ("",))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "row", "found"),
     [
-        ("NUS_WID_Tags/All_Tags.txt", "901 a\n", "1 lines, "),
-        ("Groundtruth/AllLabels/Labels_c03.txt", "1\n0\n1\n", "need 2 lines of 0 or 1, as the image list has; found 3"),
-        ("Groundtruth/AllLabels/Labels_c03.txt", "1\n2\n", "need 2 lines of 0 or 1"),
-        ("ImageList/Imagelist.txt", "a.jpg\n\nb.jpg\n", "row 2: names no picture"),
+        ("NUS_WID_Tags/All_Tags.txt", "901 a\n", None, "1 lines"),
+        ("Groundtruth/AllLabels/Labels_c03.txt", "1\n0\n1\n", None, "2 lines of 0 or 1, as in the image list; found 3"),
+        ("Groundtruth/AllLabels/Labels_c03.txt", "1\n2\n", None, "2 lines of 0 or 1"),
+        ("ImageList/Imagelist.txt", "a.jpg\n\nb.jpg\n", 2, ""),
     ],
 )
-def test_nuswide_files_that_do_not_fit_are_named(tmp_path, name, content, sentence):
+def test_nuswide_files_that_do_not_match_are_named(tmp_path, name, content, row, found):
     write(nuswide(tmp_path, [[0], [1]]) / name, content)
     with pytest.raises(DataError) as caught:
         read_nuswide(tmp_path)
-    assert sentence in str(caught.value) and name.rpartition("/")[2] in str(caught.value)
+    assert (caught.value.file, caught.value.row) == (tmp_path / name, row) and found in caught.value.problem
 
 
 # IAPR TC-12
@@ -270,25 +280,25 @@ def test_iapr_joins_descriptions_and_keywords(tmp_path):
     assert "the paper has 19,627 with 291" in notes
 
 
-def test_iapr_pictures_without_a_description_are_noted(tmp_path):
+def test_iapr_images_without_a_description_are_noted(tmp_path):
     root = iapr(tmp_path, {"train": {"00/25": [1], "00/26": [1]}, "test": {"01/3": [0]}})
     (root / "iaprtc12/annotations_complete_eng/00/26.eng").unlink()
     data, notes = reading(read_iapr, root)
-    assert data.texts[1] == ("",) and "1 pictures have no English description, 00/26 first" in notes
+    assert data.texts[1] == ("",) and "1 images" in notes and "00/26" in notes
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "found"),
     [
-        (lambda raw: raw[:-2], "torn"),
-        (lambda raw: b"", "torn"),
-        (lambda raw: raw[:-8], "1 rows of 3 keywords; the list has 2 pictures"),
+        (lambda raw: raw[:-2], "truncated"),
+        (lambda raw: b"", "truncated"),
+        (lambda raw: raw[:-8], "1 rows of 3 keywords; the list has 2 images"),
         (lambda raw: np.array([2, 1, 0, 2, 0, 1], "<i2").tobytes(), "2 rows of 2 keywords"),
     ],
 )
-def test_iapr_keywords_that_do_not_fit_are_refused(tmp_path, change, sentence):
+def test_iapr_keywords_that_do_not_match_are_refused(tmp_path, change, found):
     path = iapr(tmp_path, {"train": {"00/25": [1], "00/26": [1]}, "test": {}}) / "lists/iaprtc12_train_annot.hvecs"
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(DataError) as caught:
         read_iapr(tmp_path)
-    assert "iaprtc12_train_annot.hvecs" in str(caught.value) and sentence in str(caught.value)
+    assert caught.value.file == path and found in caught.value.problem

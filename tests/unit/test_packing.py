@@ -23,7 +23,7 @@ def test_unpacking_gives_back_what_was_packed(items, length):
     assert (len(codes), codes.bits) == (items, length)
     np.testing.assert_array_equal(codes.to_bits(), bits)
     np.testing.assert_array_equal(codes.to_signs(), np.where(bits, 1, -1))
-    assert Codes.from_signs(codes.to_signs()) == codes
+    assert Codes.binarize(codes.to_signs()) == codes
 
 
 @every_length
@@ -67,19 +67,19 @@ def test_a_cut_word_leaves_the_longer_code_alone():
 
 
 @pytest.mark.parametrize("length", [16, 32, 64, 128, 256, 1024])
-def test_the_usual_lengths_take_a_byte_for_eight_bits(length):
+def test_the_usual_lengths_take_one_byte_per_eight_bits(length):
     assert Codes.from_bits(random_bits(11, length)).nbytes == 11 * length // 8
 
 
 def test_the_sign_of_zero_is_plus_one():
-    signs = Codes.from_signs([[0.0, -0.0, 1e-300, -1e-300, np.inf, -np.inf]]).to_signs()
+    signs = Codes.binarize([[0.0, -0.0, 1e-300, -1e-300, np.inf, -np.inf]]).to_signs()
     assert signs.tolist() == [[1, 1, 1, -1, 1, -1]]
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.float16, np.float32, np.float64])
 def test_signs_of_any_signed_type_give_the_same_code(kind):
     signs = np.where(random_bits(5, 40), 1, -1)
-    assert Codes.from_signs(signs.astype(kind)) == Codes.from_signs(signs)
+    assert Codes.binarize(signs.astype(kind)) == Codes.binarize(signs)
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int32, np.float32])
@@ -108,9 +108,16 @@ def test_bits_past_the_length_are_dropped_when_reading_bytes():
 
 @every_length
 def test_taking_rows_takes_the_codes_of_those_rows(length):
-    bits, rows = random_bits(7, length), [6, 0, 0, 3, -1]
+    bits, rows = random_bits(7, length), [6, 0, 0, 3]
     assert Codes.from_bits(bits).take(rows) == Codes.from_bits(bits[rows])
     assert Codes.from_bits(bits).take([]) == Codes.from_bits(bits[:0])
+
+
+@pytest.mark.parametrize("rows", [[7], [-1], [1.5], [True, False], [[0, 1]], "0"])
+def test_rows_that_do_not_exist_are_refused(rows):
+    with pytest.raises(DataError) as caught:
+        Codes.from_bits(random_bits(7, 20)).take(rows)
+    assert caught.value.field == "rows"
 
 
 def test_a_mask_takes_the_rows_where_it_is_true():
@@ -140,8 +147,8 @@ def test_codes_are_equal_by_length_and_content():
 
 
 def test_codes_cannot_be_used_as_a_key():
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(Codes.from_signs([[1, -1]]))
+    with pytest.raises(TypeError):
+        hash(Codes.binarize([[1, -1]]))
 
 
 @every_length
@@ -155,10 +162,12 @@ def test_saving_and_loading_keeps_the_codes(tmp_path, items, length):
     assert loaded.fingerprint() == codes.fingerprint()
 
 
-def test_a_file_of_another_kind_holds_no_codes(tmp_path):
-    RelationTeacher.fit([[1, 1], [0, 1]]).save(tmp_path / "teacher.safetensors")
-    with pytest.raises(FormatError, match=r"teacher\.safetensors: expected a multibit codes, found multibit relation"):
-        Codes.load(tmp_path / "teacher.safetensors")
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "teacher.safetensors"
+    RelationTeacher.fit([[1, 1], [0, 1]]).save(path)
+    with pytest.raises(FormatError) as caught:
+        Codes.load(path)
+    assert caught.value.file == path and "relation teacher" in caught.value.problem
 
 
 def test_the_fingerprint_tells_content_and_length_apart():
@@ -179,59 +188,61 @@ def test_no_items_unpack_to_no_rows_of_the_full_length(length):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "found"),
     [
-        ([1, -1], r"need a matrix \(items, bits\) of numbers, got int64 of shape \(2,\)"),
-        (np.zeros((3, 0)), r"got float64 of shape \(3, 0\)"),
-        ([["a", "b"]], r"need a matrix \(items, bits\) of numbers, got <U1"),
-        (np.zeros((1, 1025)), "1025 bits, at most 1024 are supported"),
-        ([[0.0, 1.0], [0.0, np.nan]], "row 1, column 1 is NaN, so it has no sign"),
-        (np.array([[0, 1]], np.uint8), "values 0 and 1 of type uint8 have no sign; give them to Codes.from_bits"),
-        ([[0, 1]], "values 0 and 1 of type int64 have no sign"),
-        ([[True, False]], "values 0 and 1 of type bool have no sign"),
+        ([1, -1], "(2,)"),
+        (np.zeros((3, 0)), "(3, 0)"),
+        ([["a", "b"]], "<U1"),
+        (np.zeros((1, 1025)), "1025"),
+        ([[0.0, 1.0], [0.0, np.nan]], "row 1, column 1"),
+        (np.array([[0, 1]], np.uint8), "uint8"),
+        ([[0, 1]], "int64"),
+        ([[True, False]], "bool"),
     ],
 )
-def test_values_without_a_sign_are_named(values, message):
-    with pytest.raises(DataError, match=message):
-        Codes.from_signs(values)
+def test_values_without_a_sign_are_refused(values, found):
+    with pytest.raises(DataError) as caught:
+        Codes.binarize(values)
+    assert caught.value.field == "values" and found in caught.value.problem
 
 
-@pytest.mark.parametrize("values", [[[1, -1]], [[0.5, 1]], [[2, 0]], [[np.nan, 1]]])
-def test_values_that_are_no_bits_are_named(values):
-    with pytest.raises(DataError, match=r"every bit must be 0 or 1; give \+-1 or real values to Codes.from_signs"):
+@pytest.mark.parametrize("values", [[[1, -1]], [[1, 0.5]], [[0, 2]], [[1, np.nan]]])
+def test_values_other_than_0_and_1_are_refused_as_bits(values):
+    with pytest.raises(DataError) as caught:
         Codes.from_bits(values)
-
-
-@pytest.mark.parametrize("bits", [0, -1, 21])
-def test_a_prefix_that_does_not_exist_is_named(bits):
-    with pytest.raises(DataError, match=f"asked for a prefix of {bits} bits, these codes have 1 to 20"):
-        Codes.from_bits(random_bits(2, 20)).prefix(bits)
+    assert caught.value.field == "values" and "row 0, column 1" in caught.value.problem
+    assert "binarize" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("packed", "bits", "message"),
+    ("packed", "bits", "field", "option"),
     [
-        ([[1, 2]], None, "packed codes must be .*uint8, got int64"),
-        (np.zeros((2, 2), np.uint8), 17, "asked for 17, 2 bytes hold 1 to 16"),
-        (np.zeros((2, 2), np.uint8), 0, "asked for 0, 2 bytes hold 1 to 16"),
-        (np.zeros(2, np.uint8), None, r"packed codes must be \(items, bytes\) uint8, got uint8 of shape \(2,\)"),
-        (np.zeros((1, 129), np.uint8), None, "asked for 1032, 129 bytes hold 1 to 1024"),
+        ([[1, 2]], None, "packed codes", ""),
+        (np.zeros((2, 2), np.uint8), 17, "", "bits"),
+        (np.zeros((2, 2), np.uint8), 0, "", "bits"),
+        (np.zeros(2, np.uint8), None, "packed codes", ""),
+        (np.zeros((1, 129), np.uint8), None, "", "bits"),
     ],
 )
-def test_wrong_bytes_are_named(packed, bits, message):
-    with pytest.raises(DataError, match=message):
+def test_invalid_bytes_are_refused(packed, bits, field, option):
+    with pytest.raises(DataError) as caught:
         Codes.from_bytes(packed, bits)
+    assert (caught.value.field, caught.value.option) == (field, option)
 
 
-def test_only_codes_of_one_length_can_be_joined():
+def test_only_codes_of_one_length_can_be_concatenated():
     short, long = Codes.from_bits(random_bits(2, 20)), Codes.from_bits(random_bits(2, 30))
-    with pytest.raises(DataError, match=r"need codes of one length to join, got \[20, 30\]"):
+    with pytest.raises(DataError) as caught:
         Codes.concatenate([long, short])
-    with pytest.raises(DataError, match="need codes of one length to join, got none"):
+    assert "[20, 30]" in caught.value.problem
+    with pytest.raises(DataError) as caught:
         Codes.concatenate([])
+    assert "none" in caught.value.problem
 
 
-@pytest.mark.parametrize("bits", [16.5, 2.0, True, "8", 0, 21])
-def test_a_length_is_a_whole_number_of_bits_that_there_are(bits):
-    with pytest.raises(DataError, match=f"bits: asked for a prefix of {bits} bits, these codes have 1 to 20"):
+@pytest.mark.parametrize("bits", [16.5, 2.0, True, "8", 0, -1, 21])
+def test_a_length_that_the_codes_do_not_have_is_refused(bits):
+    with pytest.raises(DataError) as caught:
         Codes.from_bits(np.ones((3, 20))).prefix(bits)
+    assert caught.value.option == "bits"
+    assert "1 to 20" in caught.value.problem and repr(bits) in caught.value.problem

@@ -1,4 +1,4 @@
-"""The report folder: every file, their contents, and one HTML page that needs no network and runs no script."""
+"""The report folder and the HTML pages, which need no network and run no script."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib.util
 import io
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -15,14 +17,21 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from conftest import plant
-from multibit import Config, FeatureStore, Run, Split, __version__
-from multibit.errors import MultibitError
-from multibit.report import assessment as module
-from multibit.report import figures, load_evaluations, report_tables, save_evaluations
-from multibit.report.assessment import assess
-from multibit.report.page import CAPTIONS, OWN, undrawn, write_report
+from assessed import assessed_runs
+from multibit import __version__
+from multibit.data.checking import Check
+from multibit.errors import DataError, MismatchError, MissingExtraError
+from multibit.evaluation.metric import COLLISION
+from multibit.evaluation.storage import save_evaluations
+from multibit.report import page as module
+from multibit.report.figures import FIGURES as ALL_FIGURES
+from multibit.report.folder import require_folder
+from multibit.report.page import CAPTIONS, FOLDERS, OWN, PAGE, missing_for_figures, write_check_page, write_report
+from multibit.report.study import Study
+from multibit.report.study_tables import study_tables
+from multibit.table import Number, Table
 
+pytestmark = pytest.mark.slow  # two runs are trained
 SCRIPT = "<script>alert('&')</script>"
 TABLES = [
     "accuracy-1", "accuracy-2", "resolution-1", "comparison-1", "resolution-2", "comparison-2", "agreement",
@@ -35,18 +44,12 @@ FIGURES = [
 EMPTY_TAGS = {"meta", "img", "br", "hr", "link", "input"}
 
 
-class Words:
-    """Stands for the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
+def tables_of(runs):
+    return study_tables(Study.of(runs))
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, the text between them, and table cells; complains about tags that do not match."""
+    """Tags with their attributes, the text between them, and table cells; fails on tags that do not match."""
 
     def __init__(self, text):
         super().__init__()
@@ -76,25 +79,16 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two assessed runs on one split, the second with a hostile name, and the first with a hostile warning and fact."""
-    folder = tmp_path_factory.mktemp("planted")
-    np.savez(folder / "ready.npz", **plant(120), label_names=[f"topic {i} {SCRIPT}" for i in range(8)])
-    store = FeatureStore.open(folder / "ready.npz")
-    split = Split.draw(120, query=20, train=60, validation=10)
-    config = Config(epochs=3, lengths=(8, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "load_text_encoder", Words)
-        patch.setattr(module, "TIMED", 3)
-        first = Run.create(folder / "first", store, split, config)
-        second = Run.create(folder / "second", store, split, config.override({"seed": 7}))
-        mine, theirs = assess(first, store), assess(second, store, anchor=first)
-    mine = replace(mine, warnings=["mind the gap", SCRIPT], run={**mine.run, f"fact {SCRIPT}": SCRIPT})
+    """Two assessed runs, the first with a hostile warning and fact, the second with a hostile name."""
+    names = [f"topic {i} {SCRIPT}" for i in range(8)]
+    mine, theirs = assessed_runs(tmp_path_factory.mktemp("planted"), names)
+    mine = replace(mine, warnings=["mind the gap", SCRIPT], facts={**mine.facts, f"fact {SCRIPT}": SCRIPT})
     return [mine, replace(theirs, name=SCRIPT)]
 
 
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
-    """The folder and what `write_report` said it wrote."""
+    """The folder and the paths that `write_report` returned."""
     folder = tmp_path_factory.mktemp("report") / "new" / "folder"
     return folder, write_report(runs, folder)
 
@@ -111,8 +105,8 @@ def page(text):
 
 @pytest.fixture
 def few_figures(monkeypatch):
-    """Drawing is slow, and the same for every test of the other files."""
-    monkeypatch.setattr(figures, "report_figures", lambda runs: {"map-by-length": Figure(figsize=(1, 1))})
+    """One small figure, since drawing is slow."""
+    monkeypatch.setattr(module, "report_figures", lambda study: {"map-by-length": Figure(figsize=(1, 1))})
 
 
 # Files
@@ -120,7 +114,7 @@ def few_figures(monkeypatch):
 
 def test_the_report_has_every_file_and_no_other(report):
     folder, written = report
-    expected = {"report.html", "evaluation.parquet", "evaluation.json"}
+    expected = {"report.html"}
     expected |= {f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")}
     expected |= {f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")}
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == expected
@@ -130,7 +124,7 @@ def test_the_report_has_every_file_and_no_other(report):
 
 
 def test_tables_are_those_of_the_runs(runs, report):
-    for name, table in report_tables(runs).items():
+    for name, table in tables_of(runs).items():
         for ending, expected in {
             "md": table.markdown() + "\n",
             "csv": table.csv(),
@@ -139,40 +133,39 @@ def test_tables_are_those_of_the_runs(runs, report):
             assert (report[0] / "tables" / f"{name}.{ending}").read_text(encoding="utf-8") == expected
 
 
-def test_figures_are_pictures_and_not_empty(report):
+def test_figures_are_not_empty(report):
     for name in FIGURES:
-        with Image.open(report[0] / "figures" / f"{name}.png") as picture:
-            pixels = np.asarray(picture.convert("L"))
+        with Image.open(report[0] / "figures" / f"{name}.png") as image:
+            pixels = np.asarray(image.convert("L"))
         assert min(pixels.shape) >= 500 and np.ptp(pixels) > 200
         pdf = (report[0] / "figures" / f"{name}.pdf").read_bytes()
         assert pdf.startswith(b"%PDF-") and pdf.rstrip().endswith(b"%%EOF") and len(pdf) > 5000
-        assert b"CreationDate" not in pdf  # the same run gives the same file on another day
-
-
-def test_what_is_saved_is_what_was_measured(runs, report):
-    assert load_evaluations(report[0] / "evaluation.json") == runs[0].evaluations
+        assert b"CreationDate" not in pdf  # so the files of a run are reproducible
 
 
 def no_constant(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
-def test_a_metric_that_no_query_defines_is_null_in_json(runs, tmp_path):
-    """As where all items have the same labels: no pair differs in relevance."""
+def test_an_undefined_mean_is_null_in_json(runs, tmp_path):
+    """For example if all items have the same labels: no pair differs in relevance."""
     evaluation = runs[0].evaluations[0]
-    key = "collision IDF", "i2t", 8
+    key = COLLISION.under("IDF"), "i2t", 8
     undefined = replace(evaluation, values={**evaluation.values, key: np.full(20, np.nan)})
     save_evaluations(tmp_path / "evaluation.json", [undefined])
     content = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=no_constant)
-    (mean,) = [row for row in content["evaluations"][0]["means"] if tuple(row.values())[:3] == key]
+    (mean,) = [
+        row for row in content["evaluations"][0]["means"] if tuple(row.values())[:3] == ("collision IDF", "i2t", 8)
+    ]
     assert mean["value"] is None
 
 
-def test_one_run_stands_beside_none(runs, tmp_path, few_figures):
+@pytest.mark.usefixtures("few_figures")
+def test_a_report_of_one_run_has_no_comparison(runs, tmp_path):
     written = write_report(runs[:1], tmp_path)
     assert not [path for path in written if "comparison" in path.name]
-    assert "beside" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "compared with" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_second_report_replaces_the_files_of_the_first(runs, tmp_path, few_figures):
@@ -188,7 +181,7 @@ def test_a_second_report_replaces_the_files_of_the_first(runs, tmp_path, few_fig
 
 
 def test_the_page_needs_no_network(page, text):
-    """Everything that a browser would fetch is inside, or a place on the page."""
+    """Everything that a browser would fetch is embedded or an anchor on the page."""
     kinds = {name for name, _ in page.tags}
     assert not kinds & {"script", "link", "iframe", "object", "embed", "base", "form", "video", "audio", "source"}
     for _, attributes in page.tags:
@@ -207,21 +200,21 @@ def test_the_page_is_a_document_in_utf8(page, text):
     assert "{{" not in text and "{%" not in text
 
 
-def test_links_lead_to_places_on_the_page(page):
-    places = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    assert {link["href"].removeprefix("#") for link in page.of("a")} == places == {"run", "tables", "figures"}
+def test_links_lead_to_anchors_on_the_page(page):
+    anchors = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {link["href"].removeprefix("#") for link in page.of("a")} == anchors == {"run", "tables", "figures"}
 
 
-def test_hostile_names_are_shown_and_not_run(page, text):
+def test_hostile_names_are_escaped(page, text):
     assert "<script" not in text
     assert page.texts.count(SCRIPT) >= 3  # the warning, the fact, and cells of tables
-    assert any(SCRIPT in shown and shown.startswith(f"multibit {__version__}; beside ") for shown in page.texts)
+    assert any(SCRIPT in shown and shown.startswith(f"multibit {__version__}; compared with ") for shown in page.texts)
     assert f"fact {SCRIPT}" in page.cells
     assert any(cell == f"{SCRIPT}, image-to-text" for cell in page.cells)
 
 
 @pytest.mark.usefixtures("few_figures")
-def test_a_hostile_name_of_the_reported_run_is_shown_and_not_run(runs, tmp_path):
+def test_a_hostile_name_of_the_reported_run_is_escaped(runs, tmp_path):
     write_report([runs[1], runs[0]], tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in text
@@ -229,26 +222,26 @@ def test_a_hostile_name_of_the_reported_run_is_shown_and_not_run(runs, tmp_path)
 
 
 def test_the_page_shows_every_fact_and_warning(runs, page):
-    for key, value in runs[0].run.items():
+    for key, value in runs[0].facts.items():
         assert page.cells[page.cells.index(key) + 1] == value
     assert "mind the gap" in page.texts
     assert len([each for each in page.of("p") if each.get("class") == "warning"]) == 2
 
 
 def test_the_page_shows_every_cell_of_every_table(runs, page):
-    expected = [cell for pair in runs[0].run.items() for cell in pair]
-    for table in report_tables(runs).values():
+    expected = [cell for pair in runs[0].facts.items() for cell in pair]
+    for table in tables_of(runs).values():
         assert table.title in page.texts
         assert table.note in page.texts
-        expected += [*table.header, *(cell for row in table.rows for cell in row)]
+        expected += [*table.header, *(str(cell) for row in table.rows for cell in row)]
     assert page.cells == expected
 
 
 def test_marks_and_numbers_are_classes_of_cells(runs, page):
     """The table cells come in order, so their classes can be matched one by one."""
-    classes = [set(attributes.get("class", "").split()) for attributes in page.of("td")][len(runs[0].run) :]
+    classes = [set(attributes.get("class", "").split()) for attributes in page.of("td")][len(runs[0].facts) :]
     expected = []
-    for table in report_tables(runs).values():
+    for table in tables_of(runs).values():
         for i in range(len(table.rows)):
             for j, number in enumerate(table.numeric):
                 mark = table.marks.get((i, j))
@@ -257,11 +250,11 @@ def test_marks_and_numbers_are_classes_of_cells(runs, page):
     assert {"n", "best"} in classes
 
 
-def test_pictures_are_the_files_with_captions(report, page):
+def test_images_are_the_files_with_captions(report, page):
     shown = page.of("img")
     assert [image["alt"] for image in shown] == [CAPTIONS[name] for name in FIGURES]
     assert set(CAPTIONS) == set(FIGURES) and set(CAPTIONS.values()) <= set(page.texts)
-    assert {int(image["width"]) for image in shown} == {480, 960}  # one or two panels, letters of one size
+    assert {int(image["width"]) for image in shown} == {480, 960}  # one or two panels, text of the same size
     for name, image in zip(FIGURES, shown, strict=True):
         content = base64.b64decode(image["src"].partition(",")[2], validate=True)
         assert content == (report[0] / "figures" / f"{name}.png").read_bytes()
@@ -271,39 +264,56 @@ def test_pictures_are_the_files_with_captions(report, page):
 # Without the libraries
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
-def test_without_a_library_for_figures_there_are_values_and_tables_and_a_sentence(runs, tmp_path, monkeypatch, missing):
+@pytest.fixture
+def without(monkeypatch):
+    """Makes a library look as if it were not installed."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest))
-    assert undrawn() == (
-        "a report with figures needs matplotlib or jinja2, which is not installed. "
-        'Install it with: pip install "multibit[report]"'
-    )
+
+    def hide(missing):
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest)
+        )
+        monkeypatch.setitem(sys.modules, missing, None)
+
+    return hide
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
+def test_without_the_extra_there_are_tables_only(runs, tmp_path, without, missing):
+    without(missing)
+    error = missing_for_figures()
+    assert (error.module, error.extra) == (missing, "report")
     written = write_report(runs[:1], tmp_path)
-    assert {path.suffix for path in written} == {".json", ".parquet", ".md", ".csv", ".tex"}
-    assert len(written) == 2 + 3 * len(report_tables(runs[:1]))
+    assert {path.suffix for path in written} == {".md", ".csv", ".tex"}
+    assert len(written) == 3 * len(tables_of(runs[:1]))
     assert all(path.stat().st_size for path in written)
 
 
-def test_with_the_libraries_there_is_nothing_to_say():
-    assert undrawn() == ""
+def test_with_the_extra_nothing_is_missing():
+    assert missing_for_figures() is None
+
+
+def test_names_of_figures_are_known_without_matplotlib():
+    script = "import sys; sys.modules['matplotlib'] = None; import multibit.report.page, multibit.paper.reproduce"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 # Reports after each other
 
 
-def test_every_file_of_a_report_is_known_as_its_own(report):
-    """Else an earlier report's file could stay."""
+def test_figures_are_listed_once():
+    assert [figure.name for figure in ALL_FIGURES] == list(CAPTIONS) == FIGURES
+
+
+def test_every_file_of_a_report_matches_a_pattern(report):
+    """Otherwise a file of an earlier report could stay."""
     folder, written = report
-    values = {folder / "evaluation.json", folder / "evaluation.parquet"}
-    assert {path for name in OWN for path in folder.glob(name)} == set(written) - values
+    assert {path for name in OWN for path in folder.glob(name)} == set(written)
 
 
-def test_a_report_with_fewer_runs_leaves_no_comparison_and_no_file_that_is_not_ours_is_touched(
-    runs, tmp_path, monkeypatch
-):
+def test_a_report_of_fewer_runs_removes_the_comparison_and_no_foreign_file(runs, tmp_path, monkeypatch):
     both = {name: Figure(figsize=(1, 1)) for name in ("map-by-length", "ap-differences")}
-    monkeypatch.setattr(figures, "report_figures", lambda runs: dict(list(both.items())[: len(runs)]))
+    monkeypatch.setattr(module, "report_figures", lambda study: dict(list(both.items())[: len(study.runs)]))
     write_report(runs, tmp_path)
     foreign = [tmp_path / name for name in ("tables/notes.md", "figures/mine.png", "tables/accuracy-old.csv", "x.html")]
     for path in foreign:
@@ -313,16 +323,130 @@ def test_a_report_with_fewer_runs_leaves_no_comparison_and_no_file_that_is_not_o
     assert all(path.read_text() == "keep" for path in foreign)
 
 
-def test_a_report_that_cannot_be_drawn_leaves_no_older_page(runs, tmp_path, monkeypatch, few_figures):
+@pytest.mark.usefixtures("few_figures")
+def test_a_report_without_figures_removes_an_earlier_page(runs, tmp_path, without):
     write_report(runs[:1], tmp_path)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    without("jinja2")
     written = write_report(runs[:1], tmp_path)
     assert not (tmp_path / "report.html").exists() and not list((tmp_path / "figures").iterdir())
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
 
 
-def test_a_report_of_runs_that_measured_other_things_is_refused_before_anything_is_written(runs, tmp_path):
+def test_runs_on_other_queries_are_refused_before_anything_is_written(runs, tmp_path):
     fewer = replace(runs[1], evaluations=[replace(each, queries=19) for each in runs[1].evaluations])
-    with pytest.raises(MultibitError, match="measured different queries, databases or lengths"):
+    with pytest.raises(MismatchError):
         write_report([runs[0], fewer], tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+@pytest.fixture
+def earlier(runs, tmp_path, few_figures):
+    """A report folder as earlier versions wrote it, with an evaluation of its own."""
+    folder = tmp_path / "report"
+    write_report(runs, folder)
+    save_evaluations(folder / "evaluation.json", runs[1].evaluations)
+    return folder
+
+
+def evaluation_files(folder):
+    return sorted(path.name for path in folder.glob("evaluation.*"))
+
+
+def test_the_evaluation_of_an_earlier_report_is_removed(runs, earlier):
+    write_report(runs, earlier)
+    assert evaluation_files(earlier) == []
+
+
+def test_an_evaluation_that_was_just_written_there_is_kept(runs, earlier):
+    saved = save_evaluations(earlier / "evaluation.json", runs[0].evaluations)
+    write_report(runs, earlier, keep=saved)
+    assert evaluation_files(earlier) == ["evaluation.json", "evaluation.parquet"]
+
+
+def test_an_evaluation_in_a_folder_without_a_report_is_kept(runs, tmp_path, few_figures):
+    save_evaluations(tmp_path / "evaluation.json", runs[1].evaluations)
+    write_report(runs, tmp_path)
+    assert evaluation_files(tmp_path) == ["evaluation.json", "evaluation.parquet"]
+
+
+def test_the_evaluation_of_a_run_folder_is_kept(runs, earlier):
+    (earlier / "run.json").write_text("{}")
+    write_report(runs, earlier)
+    assert evaluation_files(earlier) == ["evaluation.json", "evaluation.parquet"]
+
+
+def test_a_foreign_file_with_the_name_of_an_evaluation_is_kept(runs, earlier):
+    (earlier / "evaluation.json").write_text('{"mine": 1}')
+    write_report(runs, earlier)
+    assert evaluation_files(earlier) == ["evaluation.json", "evaluation.parquet"]
+
+
+# The page of a check
+
+
+def check(**changed):
+    empty = Table("", (), ())
+    table = Table(f"Data {SCRIPT}", ("what", "value"), (("items", Number(12, ",")), (SCRIPT, "x")), f"Note {SCRIPT}")
+    labels = Table("Labels", ("label",), ((SCRIPT,),))
+    fields = {"facts": table, "problems": empty, "roles": empty, "labels": labels, "groups": (), "unreadable": ()}
+    return Check(**{**fields, **changed})
+
+
+def test_the_check_page_shows_all_tables_escaped(tmp_path):
+    write_check_page(check(unreadable=((SCRIPT, "not an image"),)), SCRIPT, tmp_path / "new" / "check.html")
+    text = (tmp_path / "new" / "check.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "<script" not in text
+    assert page.cells == [
+        "what",
+        "value",
+        "items",
+        "12",
+        SCRIPT,
+        "x",
+        "label",
+        SCRIPT,
+        "id",
+        "reason",
+        SCRIPT,
+        "not an image",
+    ]
+    assert {f"Data {SCRIPT}", f"Note {SCRIPT}", SCRIPT, f"multibit check: {SCRIPT}"} <= set(page.texts)
+    assert not page.of("a")
+    assert not page.of("img")
+
+
+def test_the_check_page_of_readable_images_has_no_table_of_reasons(tmp_path):
+    write_check_page(check(), "data", tmp_path / "check.html")
+    assert "reason" not in Page((tmp_path / "check.html").read_text(encoding="utf-8")).cells
+
+
+def test_the_check_page_needs_the_extra(tmp_path, without):
+    without("jinja2")
+    with pytest.raises(MissingExtraError) as caught:
+        write_check_page(check(), "data", tmp_path / "check.html")
+    assert (caught.value.module, caught.value.extra) == ("jinja2", "report")
+    assert not (tmp_path / "check.html").exists()
+
+
+# Output folders
+
+
+def test_a_writable_folder_is_accepted_and_nothing_is_created(tmp_path):
+    require_folder(tmp_path / "new", folders=FOLDERS, files=(PAGE,))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"), [("out", False), ("out/tables", False), ("out/figures", False), ("out/report.html", True)]
+)
+def test_a_path_of_the_wrong_kind_is_refused(tmp_path, name, is_folder):
+    path = tmp_path / name
+    if is_folder:
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a file")
+    with pytest.raises(DataError) as caught:
+        require_folder(tmp_path / "out", folders=FOLDERS, files=(PAGE,))
+    assert str(path) in str(caught.value)

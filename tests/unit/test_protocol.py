@@ -1,4 +1,4 @@
-"""The evaluation of both directions: right sides, floors, curves, and a result that is plain JSON."""
+"""The evaluation of both directions: query and database modality, floors, curves, JSON."""
 
 import json
 
@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes
+from multibit.codes.items import DIRECTIONS, CodedItems
 from multibit.errors import ConfigError, DataError
-from multibit.evaluation import (
-    CodedPairs,
-    average_precision,
-    evaluate,
-    precision_at,
-    precision_recall,
-)
-from multibit.evaluation.protocol import DIRECTIONS, popularity_floor, random_floor, selection_score
+from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES, PRECISION
+from multibit.evaluation.metrics import average_precision, precision_at, precision_recall
+from multibit.evaluation.protocol import evaluate, popularity_floor, random_floor, selection_score
 
 LENGTHS = (4, 8, 12)
 
@@ -24,7 +20,7 @@ def coded(items, seed, labels=5, bits=12):
     image, text = (Codes.from_bits(rng.integers(0, 2, size=(items, bits))) for _ in range(2))
     multi_hot = (rng.random((items, labels)) < 0.3).astype(np.uint8)
     multi_hot[:, 0] |= ~multi_hot.any(axis=1)  # every item has a label
-    return CodedPairs(image, text, multi_hot)
+    return CodedItems(image, text, multi_hot)
 
 
 @pytest.fixture
@@ -52,44 +48,43 @@ def partly_undefined():
     return query, database
 
 
-def test_each_direction_asks_with_one_modality_and_searches_the_other(query, database, training):
+def test_each_direction_has_queries_of_one_modality_and_a_database_of_the_other(query, database, training):
     evaluation = evaluate(query, database, LENGTHS, training_labels=training)
     sides = {"i2t": (query.image, database.text), "t2i": (query.text, database.image)}
     for (direction, codes), bits in [(side, bits) for side in sides.items() for bits in LENGTHS]:
         arguments = *codes, query.labels, database.labels, bits
         stable, averaged = average_precision(*arguments), average_precision(*arguments, ties="average")
-        np.testing.assert_array_equal(evaluation.values["mAP", direction, bits], stable)
-        np.testing.assert_array_equal(evaluation.values["mAP tie-averaged", direction, bits], averaged)
+        np.testing.assert_array_equal(evaluation.values[MAP, direction, bits], stable)
+        np.testing.assert_array_equal(evaluation.values[MAP_TIE_AVERAGED, direction, bits], averaged)
         curve, expected = evaluation.curves[direction, bits], precision_recall(*arguments)
         np.testing.assert_array_equal(curve.radius, expected.radius)
         np.testing.assert_array_equal(curve.precision, expected.precision)
         np.testing.assert_array_equal(curve.recall, expected.recall)
-        assert evaluation.mean("mAP", direction, bits) == pytest.approx(stable.mean())
+        assert evaluation.mean(MAP, direction, bits) == pytest.approx(stable.mean())
+        assert evaluation.of("mAP", direction, bits) is evaluation.values[MAP, direction, bits]
     assert len(evaluation.values) == 4 * 2 * 3
     assert len(evaluation.curves) == 2 * 3
 
 
-def test_a_perfect_direction_is_told_from_a_useless_one():
+def test_a_perfect_direction_is_distinguished_from_a_useless_one():
     labels = np.eye(4, dtype=np.uint8)
     own = Codes.from_bits(labels)
     opposite = Codes.from_bits(1 - labels)
-    query, database = CodedPairs(own, own, labels), CodedPairs(opposite, own, labels)
+    query, database = CodedItems(own, own, labels), CodedItems(opposite, own, labels)
     evaluation = evaluate(query, database, [4], training_labels=labels)
-    assert evaluation.mean("mAP", "i2t", 4) == 1
-    assert evaluation.mean("mAP", "t2i", 4) == pytest.approx(1 / 4)
+    assert evaluation.mean(MAP, "i2t", 4) == 1
+    assert evaluation.mean(MAP, "t2i", 4) == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize("at", [1, 10, 80])
-def test_a_rank_cut_adds_two_metrics(query, database, training, at):
+def test_a_rank_cutoff_adds_two_metrics(query, database, training, at):
     evaluation = evaluate(query, database, [8], training_labels=training, at=at)
     arguments = query.text, database.image, query.labels, database.labels
-    np.testing.assert_array_equal(
-        evaluation.values[f"mAP@{at}", "t2i", 8], average_precision(*arguments, bits=8, at=at)
-    )
-    np.testing.assert_array_equal(evaluation.values[f"precision@{at}", "t2i", 8], precision_at(*arguments, at, 8))
-    np.testing.assert_array_equal(evaluation.values["mAP", "t2i", 8], average_precision(*arguments, bits=8))
+    np.testing.assert_array_equal(evaluation.values[MAP.at(at), "t2i", 8], average_precision(*arguments, bits=8, at=at))
+    np.testing.assert_array_equal(evaluation.values[PRECISION.at(at), "t2i", 8], precision_at(*arguments, at, 8))
+    np.testing.assert_array_equal(evaluation.values[MAP, "t2i", 8], average_precision(*arguments, bits=8))
     assert {metric for metric, _, _ in evaluation.values} == {
-        "mAP", "mAP tie-averaged", "mAP best ties", "mAP worst ties", f"mAP@{at}", f"precision@{at}",
+        MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES, MAP.at(at), PRECISION.at(at),
     }  # fmt: skip
 
 
@@ -125,22 +120,31 @@ def test_queries_without_relevant_item_are_counted_and_left_out_of_the_means(par
     evaluation = evaluate(*partly_undefined, LENGTHS, training_labels=training, at=5)
     defined = [0, 3, 4]
     assert evaluation.undefined == 2
-    for key in [("mAP", "i2t", 4), ("mAP tie-averaged", "t2i", 12), ("mAP@5", "t2i", 8)]:
+    for key in [(MAP, "i2t", 4), (MAP_TIE_AVERAGED, "t2i", 12), (MAP.at(5), "t2i", 8), (PRECISION.at(5), "i2t", 8)]:
         values = evaluation.values[key]
         np.testing.assert_array_equal(np.isnan(values), [False, True, True, False, False])
         assert evaluation.mean(*key) == pytest.approx(values[defined].mean())
     assert evaluation.floor("popularity") == pytest.approx(evaluation.floors["popularity"][defined].mean())
 
 
-@pytest.mark.parametrize("key", [("mAP", "i2t", 99), ("map", "i2t", 12), ("mAP", "image-to-text", 12)])
-def test_what_was_not_measured_is_named_with_what_was(query, database, training, key):
+@pytest.mark.parametrize("key", [("mAP", "i2t", 99), ("mAP@7", "i2t", 12), (MAP, "image-to-text", 12)])
+def test_values_that_were_not_measured_are_refused_with_those_that_were(query, database, training, key):
     evaluation = evaluate(query, database, (4, 12), training_labels=training)
-    with pytest.raises(
-        ConfigError, match=r"was not measured\. .* metrics mAP, .* directions i2t, t2i; the lengths 4, 12"
-    ):
+    with pytest.raises(ConfigError) as caught:
         evaluation.mean(*key)
-    with pytest.raises(ConfigError, match=r"floor 'luck': was not measured\. There are .*random"):
+    assert caught.value.option == "metric"
+    assert all(known in caught.value.problem for known in (str(key[0]), str(key[2]), "mAP worst ties", "i2t", "4, 12"))
+
+
+def test_an_unknown_metric_or_floor_is_refused(query, database, training):
+    evaluation = evaluate(query, database, (4, 12), training_labels=training)
+    with pytest.raises(ConfigError) as caught:
+        evaluation.mean("map", "i2t", 12)
+    assert caught.value.option == "metric" and "'map'" in caught.value.problem
+    with pytest.raises(ConfigError) as caught:
         evaluation.floor("luck")
+    assert caught.value.option == "name"
+    assert all(name in caught.value.problem for name in ("'luck'", "random", "popularity"))
 
 
 def test_the_result_is_plain_json_without_nan(partly_undefined, training):
@@ -155,10 +159,10 @@ def test_the_result_is_plain_json_without_nan(partly_undefined, training):
     assert [(curve["direction"], curve["bits"]) for curve in read["curves"]] == list(evaluation.curves)
 
 
-def test_a_radius_within_which_nothing_lies_is_null_in_json():
+def test_a_radius_that_contains_no_item_is_null_in_json():
     labels = np.ones((2, 1), np.uint8)
     near, far = Codes.from_bits(np.zeros((2, 3))), Codes.from_bits([[1, 1, 0], [1, 1, 1]])
-    evaluation = evaluate(CodedPairs(near, near, labels), CodedPairs(far, far, labels), [3], training_labels=labels)
+    evaluation = evaluate(CodedItems(near, near, labels), CodedItems(far, far, labels), [3], training_labels=labels)
     curve = evaluation.to_dict()["curves"][0]
     assert curve["radius"] == [0, 1, 2, 3]
     assert curve["precision"] == [None, None, 1, 1]
@@ -180,7 +184,7 @@ def test_the_selection_score_leaves_out_undefined_queries(partly_undefined):
     assert selection_score(query, database, [8]) == np.nanmean(values)
 
 
-def test_taken_pairs_keep_codes_and_labels_together(database):
+def test_taken_items_keep_codes_and_labels_together(database):
     rows = np.array([3, 3, 0])
     taken = database.take(rows)
     assert taken.codes("image") == database.image.take(rows)
@@ -189,35 +193,46 @@ def test_taken_pairs_keep_codes_and_labels_together(database):
     assert len(taken) == 3
 
 
-def test_counts_of_a_pair_set_must_agree(database):
-    with pytest.raises(DataError, match="50 image codes, 2 text codes, 50 label rows: must be equal"):
-        CodedPairs(database.image, database.text.take([0, 1]), database.labels)
+def test_counts_of_coded_items_must_agree(database):
+    with pytest.raises(DataError) as caught:
+        CodedItems(database.image, database.text.take([0, 1]), database.labels)
+    assert "50 image codes, 2 text codes" in caught.value.problem
 
 
-def test_an_empty_side_is_named(query, database, training):
+def test_an_empty_side_is_refused(query, database, training):
     nothing = database.take(np.zeros(0, np.int64))
-    with pytest.raises(DataError, match=r"nothing to evaluate: 7 queries, 0 database items \(unseen\)"):
-        evaluate(query, nothing, LENGTHS, training_labels=training, protocol="unseen")
-    with pytest.raises(DataError, match="nothing to evaluate: 0 queries, 50 database items"):
-        evaluate(query.take(np.zeros(0, np.int64)), database, LENGTHS, training_labels=training)
+    for sides, field, numbers in (
+        ((query, nothing), "database", ("7 queries", "0 database items")),
+        ((query.take([]), database), "query", ("0 queries", "50 database items")),
+    ):
+        with pytest.raises(DataError) as caught:
+            evaluate(*sides, LENGTHS, training_labels=training)
+        assert caught.value.field == field
+        assert all(number in caught.value.problem for number in numbers)
 
 
-def test_queries_that_share_no_label_with_the_database_are_named(query, database, training):
-    unlabelled = CodedPairs(database.image, database.text, np.zeros_like(database.labels))
-    with pytest.raises(DataError, match=r"none of the 7 queries has a relevant item in the database \(the whole"):
-        evaluate(query, unlabelled, LENGTHS, training_labels=training)
+def test_queries_that_share_no_label_with_the_database_are_refused(query, database, training):
+    unlabelled = CodedItems(database.image, database.text, np.zeros_like(database.labels))
+    with pytest.raises(DataError) as caught:
+        evaluate(query, unlabelled, LENGTHS, training_labels=training, protocol="unseen items")
+    assert caught.value.field == "labels"
+    assert all(part in caught.value.problem for part in ("7 queries", "unseen items"))
 
 
-def test_a_length_past_the_codes_is_named(query, database, training):
-    with pytest.raises(DataError, match="asked for a prefix of 13 bits, these codes have 1 to 12"):
+def test_a_length_past_the_codes_is_refused(query, database, training):
+    with pytest.raises(DataError) as caught:
         evaluate(query, database, [8, 13], training_labels=training)
+    assert "13" in caught.value.problem and "1 to 12" in caught.value.problem
 
 
-def test_a_rank_cut_below_one_is_named(query, database, training):
-    with pytest.raises(ConfigError, match="the rank cut must be at least 1, got 0"):
+def test_a_rank_cutoff_below_one_is_refused(query, database, training):
+    with pytest.raises(ConfigError) as caught:
         evaluate(query, database, LENGTHS, training_labels=training, at=0)
+    assert caught.value.option == "at" and "got 0" in caught.value.problem
 
 
-def test_training_labels_of_other_columns_are_named(query, database):
-    with pytest.raises(DataError, match="labels"):
+def test_training_labels_of_other_columns_are_refused(query, database):
+    with pytest.raises(DataError) as caught:
         evaluate(query, database, LENGTHS, training_labels=np.ones((30, 4)))
+    assert caught.value.field == "training labels"
+    assert all(number in caught.value.problem for number in ("4 columns", "5"))

@@ -58,7 +58,7 @@ def test_idf_sums_the_weights_of_the_shared_labels(columns):
     np.testing.assert_allclose(GradedRelevance.idf(database).scores(query, database), expected, rtol=1e-12)
 
 
-def test_idf_of_a_label_on_all_items_is_nothing_and_of_an_unused_one_the_most():
+def test_idf_is_zero_for_a_label_of_all_items_and_largest_for_an_unused_one():
     weights = np.diag(GradedRelevance.idf([[1, 0, 1], [1, 0, 0], [1, 0, 0]]).kernel)
     np.testing.assert_allclose(weights, [0, math.log(4), math.log(2)])
 
@@ -88,7 +88,7 @@ def test_semantic_relevance_equals_the_loop():
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_names_are_asked_for_in_words():
+def test_names_are_encoded_in_a_prompt():
     asked = []
 
     def encode(texts):
@@ -124,8 +124,8 @@ def test_items_without_labels_have_no_relevance_to_anything():
         assert np.isfinite(scores).all()
 
 
-def test_the_formula_of_the_paper_is_no_cosine_where_clipping_spoils_the_kernel():
-    """Eight names on a circle: each even one is near both odd ones beside it, so the even set and the odd set are
+def test_the_papers_formula_is_not_a_cosine_where_clipping_makes_the_kernel_indefinite():
+    """Eight names on a circle: each even one is near both odd neighbours, so the even set and the odd set are
     nearer to each other than either to itself. The paper's formula says so; nothing is clipped in silence.
     """
     angles = np.arange(8) * math.pi / 4
@@ -153,8 +153,9 @@ def test_scores_are_products_of_the_two_vectors(graded):
 
 @pytest.mark.parametrize("names", [[], ["label 0", "label 1", "label 2"]])
 def test_data_without_label_names_has_no_semantic_relevance(names):
-    with pytest.raises(DataError, match="semantic relevance needs the names of the labels, and this data set has none"):
+    with pytest.raises(DataError) as caught:
         GradedRelevance.semantic(names, known_vectors(3))
+    assert caught.value.field == "label_names"
 
 
 def test_one_real_name_among_numbered_ones_is_enough():
@@ -164,25 +165,27 @@ def test_one_real_name_among_numbered_ones_is_enough():
 @pytest.mark.parametrize(
     ("vectors", "shape"),
     [
-        (np.zeros(3), r"\(3,\)"),
-        (np.zeros((2, 4)), r"\(2, 4\)"),
-        (np.full((3, 4), np.nan), r"\(3, 4\)"),
-        (np.full((3, 4), np.inf), r"\(3, 4\)"),
+        (np.zeros(3), "(3,)"),
+        (np.zeros((2, 4)), "(2, 4)"),
+        (np.full((3, 4), np.nan), "(3, 4)"),
+        (np.full((3, 4), np.inf), "(3, 4)"),
     ],
 )
 def test_vectors_that_do_not_fit_the_names_are_refused(vectors, shape):
-    with pytest.raises(DataError, match=f"the text encoder gave {shape} for 3 label names"):
+    with pytest.raises(DataError) as caught:
         GradedRelevance.semantic(names_of(3), lambda _: vectors)
+    assert caught.value.field == "label_names"
+    assert shape in caught.value.problem and "3 label names" in caught.value.problem
 
 
-@pytest.mark.parametrize(("labels", "shape"), [(np.ones((2, 4)), r"\(2, 4\)"), (np.ones(5), r"\(5,\)")])
+@pytest.mark.parametrize(("labels", "shape"), [(np.ones((2, 4)), "(2, 4)"), (np.ones(5), "(5,)")])
 def test_labels_of_other_columns_are_refused(labels, shape):
     relevance = GradedRelevance.shared_labels(5)
-    message = rf"labels: need \(items, 5\), got shape {shape}"
-    with pytest.raises(DataError, match=message):
-        relevance.scores(labels, np.ones((2, 5)))
-    with pytest.raises(DataError, match=message):
-        relevance.scores(np.ones((2, 5)), labels)
+    for sides in ((labels, np.ones((2, 5))), (np.ones((2, 5)), labels)):
+        with pytest.raises(DataError) as caught:
+            relevance.scores(*sides)
+        assert caught.value.field == "labels"
+        assert "(items, 5)" in caught.value.problem and shape in caught.value.problem
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +213,11 @@ def label_side(shared_data):
     return means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "measured", "noted"), [("Binary", 0.4714, 0.472), ("Jaccard", 0.9550, 0.953), ("FRT", 0.9639, 0.965)]
 )
 def test_label_side_rankings_of_real_labels(label_side, relation, measured, noted):
-    """The paper's Table `tab:teacher-quality` says .604, .631, .701, which real labels do not give."""
+    """The paper's Table `tab:teacher-quality` lists .604, .631, .701, which real labels do not reproduce."""
     assert label_side[relation] == pytest.approx(measured, abs=5e-4)
     assert label_side[relation] == pytest.approx(noted, abs=3e-3)

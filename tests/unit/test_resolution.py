@@ -9,18 +9,15 @@ from scipy.stats import kendalltau
 from sklearn.metrics import ndcg_score
 
 from multibit.codes import Codes
+from multibit.codes.distance import nearest
+from multibit.codes.items import CodedItems
 from multibit.errors import DataError
-from multibit.evaluation import CodedPairs, evaluate, resolution
-from multibit.evaluation.protocol import first_rows
+from multibit.evaluation import resolution
+from multibit.evaluation.metric import COLLISION, INVERSION, NDCG, TAU_B
+from multibit.evaluation.protocol import evaluate
+from multibit.evaluation.ranking import Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
-from multibit.evaluation.resolution import (
-    ideal_gains,
-    kendall_tau,
-    ndcg,
-    ndcg_at,
-    pair_order,
-    pool_resolution,
-)
+from multibit.evaluation.resolution import ideal_gains, kendall_tau, ndcg, ndcg_of_rows, pair_order, pool_resolution
 
 LABELS = 5
 REFERENCES = ["shared labels", "IDF", "label names"]
@@ -36,7 +33,7 @@ def reference(name, database_labels):
 
 
 def data(queries, items, bits=6, seed=0):
-    """Bits and labels of both sides: many ties, items and one query without labels, and a label nobody else has."""
+    """Bits and labels of both sides: many ties, items and one query without labels, and a label of one query only."""
     rng = np.random.default_rng(seed)
     sides = [rng.integers(0, 2, size=(count, bits)) for count in (queries, items)]
     labels = [(rng.random((count, LABELS)) < 0.3).astype(np.uint8) for count in (queries, items)]
@@ -48,6 +45,20 @@ def data(queries, items, bits=6, seed=0):
 
 def packed(query, database, query_labels, database_labels):
     return Codes.from_bits(query), Codes.from_bits(database), query_labels, database_labels
+
+
+def ndcg_of(query, database, query_labels, database_labels, graded, bits=None, k=100, ideal=None):
+    """NDCG@k of the ranking by the codes."""
+    rows = nearest(query, database, min(k, len(database)), bits).rows
+    ideal = ideal_gains(graded, query_labels, database_labels, k) if ideal is None else ideal
+    return ndcg_of_rows(rows, query_labels, database_labels, graded, ideal)
+
+
+def pools_of(query, database, query_labels, database_labels, graded, bits=None, anchor=None):
+    """Tau-b, collision and inversion (3, Q) on the pools of the ranking by the codes and of an anchor."""
+    ranking = Ranking(query, database, query_labels, database_labels, bits or query.bits)
+    (found,) = pool_resolution(ranking, [graded], ranking.first.rows if anchor is None else anchor)
+    return found
 
 
 def hamming(query, database, bits=None):
@@ -110,7 +121,7 @@ def test_ndcg_of_a_hamming_ranking_equals_sorting(name, items, k):
     sides = data(8, items)
     graded = reference(name, sides[3])
     expected = [ndcg_by_sorting(*each, k) for each in zip(graded.scores(*sides[2:]), hamming(*sides[:2]), strict=True)]
-    got = ndcg_at(*packed(*sides), graded, k=k)
+    got = ndcg_of(*packed(*sides), graded, k=k)
     np.testing.assert_allclose(got, expected, rtol=1e-12)
     assert np.isnan(got[-1])  # the query without labels
 
@@ -121,7 +132,7 @@ def test_ndcg_ranks_at_the_prefix(bits):
     graded = reference("IDF", sides[3])
     distances = hamming(*sides[:2], bits)
     expected = [ndcg_by_sorting(*each, 20) for each in zip(graded.scores(*sides[2:]), distances, strict=True)]
-    np.testing.assert_allclose(ndcg_at(*packed(*sides), graded, bits, 20), expected, rtol=1e-12)
+    np.testing.assert_allclose(ndcg_of(*packed(*sides), graded, bits, 20), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 5, 30, 60, 500])
@@ -141,22 +152,22 @@ def test_ndcg_without_ties_agrees_with_scikit_learn(k):
 def test_ndcg_is_one_when_all_are_equally_relevant(k):
     query, database, *_ = data(3, 40)
     sides = packed(query, database, np.ones((3, LABELS)), np.ones((40, LABELS)))
-    got = ndcg_at(*sides, GradedRelevance.shared_labels(LABELS), k=k)
+    got = ndcg_of(*sides, GradedRelevance.shared_labels(LABELS), k=k)
     np.testing.assert_allclose(got, 1)
 
 
-def test_ndcg_is_zero_when_the_relevant_comes_after_the_cut():
+def test_ndcg_is_zero_when_the_relevant_item_ranks_after_the_cutoff():
     database = Codes.from_bits([[0, 0], [1, 0], [1, 1]])
     labels = [[1]], [[0], [0], [1]]
     sides = Codes.from_bits([[0, 0]]), database, *labels, GradedRelevance.shared_labels(1)
-    assert ndcg_at(*sides, k=2).tolist() == [0]
-    assert ndcg_at(*sides, k=3).tolist() == [0.5]
+    assert ndcg_of(*sides, k=2).tolist() == [0]
+    assert ndcg_of(*sides, k=3).tolist() == [0.5]
 
 
 def test_equal_distances_are_ranked_by_row():
     labels = [[0], [1], [0], [1]]
     same = Codes.from_bits(np.zeros((4, 3)))
-    got = ndcg_at(same.take([0]), same, [[1]], labels, GradedRelevance.shared_labels(1))
+    got = ndcg_of(same.take([0]), same, [[1]], labels, GradedRelevance.shared_labels(1))
     assert got == pytest.approx([(1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3))])
 
 
@@ -172,15 +183,15 @@ def test_ideal_gains_are_the_largest_relevances(name, queries, items, k):
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_ideal_gains_at_hand_are_used_as_they_are():
+def test_given_ideal_gains_are_used_unchanged():
     sides = data(6, 40)
     graded = reference("IDF", sides[3])
     ideal = ideal_gains(graded, *sides[2:], 15)
     np.testing.assert_array_equal(
-        ndcg_at(*packed(*sides), graded, k=15, ideal=ideal), ndcg_at(*packed(*sides), graded, k=15)
+        ndcg_of(*packed(*sides), graded, k=15, ideal=ideal), ndcg_of(*packed(*sides), graded, k=15)
     )
     np.testing.assert_allclose(
-        ndcg_at(*packed(*sides), graded, k=15, ideal=2 * ideal), ndcg_at(*packed(*sides), graded, k=15) / 2
+        ndcg_of(*packed(*sides), graded, k=15, ideal=2 * ideal), ndcg_of(*packed(*sides), graded, k=15) / 2
     )
 
 
@@ -226,8 +237,10 @@ def test_tau_of_a_pool_agrees_with_scipy(count, levels):
 
 @pytest.mark.parametrize(("relevance", "distance"), [([1, 2], [1, 2, 3]), ([[1, 2]], [[1, 2]]), (1, 2)])
 def test_relevance_and_distance_must_be_of_the_same_candidates(relevance, distance):
-    with pytest.raises(DataError, match="need one of each per candidate"):
+    with pytest.raises(DataError) as caught:
         pair_order(relevance, distance)
+    assert caught.value.field == "distance"
+    assert all(str(np.shape(each)) in caught.value.problem for each in (relevance, distance))
 
 
 def pool_by_hand(sides, graded, other=None, bits=None):
@@ -246,18 +259,16 @@ def pool_by_hand(sides, graded, other=None, bits=None):
 def test_the_pool_of_a_run_with_itself_is_its_first_hundred(items, bits):
     sides = data(5, items)
     graded = reference("shared labels", sides[3])
-    got = pool_resolution(*packed(*sides), graded, bits)
-    assert list(got) == ["tau-b", "collision", "inversion"]
-    np.testing.assert_allclose(list(got.values()), pool_by_hand(sides, graded, bits=bits), rtol=1e-12, atol=1e-15)
+    got = pools_of(*packed(*sides), graded, bits)
+    np.testing.assert_allclose(got, pool_by_hand(sides, graded, bits=bits), rtol=1e-12, atol=1e-15)
 
 
 def test_a_run_that_is_its_own_anchor_has_the_same_pool():
     sides = data(5, 250)
     first = np.argsort(hamming(*sides[:2]), axis=1, kind="stable")[:, :100]
     graded = reference("shared labels", sides[3])
-    with_itself = pool_resolution(*packed(*sides), graded, anchor=first)
-    for name, values in pool_resolution(*packed(*sides), graded).items():
-        np.testing.assert_array_equal(with_itself[name], values)
+    with_itself = pools_of(*packed(*sides), graded, anchor=first)
+    np.testing.assert_array_equal(with_itself, pools_of(*packed(*sides), graded))
 
 
 @pytest.mark.parametrize("items", [60, 150, 400])
@@ -265,16 +276,28 @@ def test_the_pool_with_an_anchor_is_the_union(items):
     sides, others = data(5, items), data(5, items, seed=9)
     first = np.argsort(hamming(*others[:2]), axis=1, kind="stable")[:, :100]
     graded = reference("shared labels", sides[3])
-    got = pool_resolution(*packed(*sides), graded, anchor=first)
-    np.testing.assert_allclose(list(got.values()), pool_by_hand(sides, graded, first), rtol=1e-12, atol=1e-15)
-    alone = pool_resolution(*packed(*sides), graded)
-    assert (np.array_equal(got["tau-b"], alone["tau-b"])) == (items <= 100)
+    got = pools_of(*packed(*sides), graded, anchor=first)
+    np.testing.assert_allclose(got, pool_by_hand(sides, graded, first), rtol=1e-12, atol=1e-15)
+    alone = pools_of(*packed(*sides), graded)
+    assert (np.array_equal(got[0], alone[0])) == (items <= 100)
+
+
+def test_the_pools_of_several_references_are_those_of_each():
+    sides = data(5, 150)
+    ranking = Ranking(*packed(*sides), bits=6)
+    references = [reference(name, sides[3]) for name in REFERENCES]
+    together = pool_resolution(ranking, references, ranking.first.rows)
+    assert together.shape == (3, 3, 5)
+    for each, found in zip(references, together, strict=True):
+        np.testing.assert_array_equal(found, pools_of(*packed(*sides), each))
 
 
 def test_an_anchor_of_other_queries_is_refused():
     sides = data(5, 30)
-    with pytest.raises(DataError, match="the anchor run has 4 queries, this run 5; they must be the same"):
-        pool_resolution(*packed(*sides), reference("IDF", sides[3]), anchor=np.zeros((4, 30), np.int64))
+    with pytest.raises(DataError) as caught:
+        pools_of(*packed(*sides), reference("IDF", sides[3]), anchor=np.zeros((4, 30), np.int64))
+    assert caught.value.option == "anchor"
+    assert all(number in caught.value.problem for number in ("4 queries", "5"))
 
 
 def test_candidates_of_equal_label_sets_are_equally_relevant():
@@ -286,8 +309,8 @@ def test_candidates_of_equal_label_sets_are_equally_relevant():
         query_labels, one = (rng.random((1, 24)) < 0.3).astype(np.uint8), (rng.random((1, 24)) < 0.3).astype(np.uint8)
         items = int(rng.integers(2, 100))
         query, database = Codes.from_bits([[0]]), Codes.from_bits(rng.integers(0, 2, size=(items, 1)))
-        found = pool_resolution(query, database, query_labels, np.repeat(one, items, axis=0), graded)
-        assert np.isnan(found["collision"][0])
+        _, collision, _ = pools_of(query, database, query_labels, np.repeat(one, items, axis=0), graded)
+        assert np.isnan(collision[0])
 
 
 # Tau-b of integer scores
@@ -331,29 +354,31 @@ def test_kendall_tau_counts_more_pairs_than_32_bits_hold():
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32, np.int64])
-def test_kendall_tau_takes_integers_of_any_width(kind):
+def test_kendall_tau_accepts_integers_of_any_width(kind):
     assert kendall_tau(np.array([0, 1, 200], kind), np.array([0, 1, 200], kind)) == 1
 
 
-def test_kendall_tau_takes_large_scores():
+def test_kendall_tau_accepts_large_scores():
     assert kendall_tau([0, 1, 65_536], [0, 1, 2]) == 1
     assert kendall_tau([70_000, 70_000], [0, 1]) == 0
     assert kendall_tau([0, 5_000, 1], [9_000, 0, 9_000]) == pytest.approx(-2 / math.sqrt(6))
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "sentence"),
+    ("a", "b", "numbers"),
     [
-        ([0.5, 1.0], [0, 1], r"need two integer scores of equal length, got float64 \(2,\) and int64 \(2,\)"),
-        ([0, 1], [0, 1, 2], r"need two integer scores of equal length, got int64 \(2,\) and int64 \(3,\)"),
-        ([[0, 1]], [[0, 1]], r"need two integer scores of equal length, got int64 \(1, 2\)"),
-        ([0, -1], [0, 1], "the scores must be at least 0"),
-        ([0, 1], [-3, 1], "the scores must be at least 0"),
+        ([0.5, 1.0], [0, 1], ("float64 (2,)", "int64 (2,)")),
+        ([0, 1], [0, 1, 2], ("int64 (2,)", "int64 (3,)")),
+        ([[0, 1]], [[0, 1]], ("int64 (1, 2)",)),
+        ([0, -1], [0, 1], ("got -1",)),
+        ([0, 1], [-3, 1], ("got -3",)),
     ],
 )
-def test_scores_that_are_no_levels_are_refused(a, b, sentence):
-    with pytest.raises(DataError, match=sentence):
+def test_scores_that_are_not_levels_are_refused(a, b, numbers):
+    with pytest.raises(DataError) as caught:
         kendall_tau(a, b)
+    assert caught.value.field == "scores"
+    assert all(number in caught.value.problem for number in numbers)
 
 
 # In the evaluation of a run
@@ -364,7 +389,7 @@ def pairs_of(items, seed, bits=8):
     image, text = (Codes.from_bits(rng.integers(0, 2, size=(items, bits))) for _ in range(2))
     labels = (rng.random((items, LABELS)) < 0.4).astype(np.uint8)
     labels[:, 0] |= ~labels.any(axis=1)
-    return CodedPairs(image, text, labels)
+    return CodedItems(image, text, labels)
 
 
 @pytest.fixture
@@ -381,30 +406,33 @@ def measured(sides, graded, **options):
 def test_an_evaluation_measures_resolution_by_each_reference(sides, anchored):
     graded = [reference("IDF", sides[1].labels), reference("label names", sides[1].labels)]
     other = pairs_of(6, seed=3), pairs_of(130, seed=4)
-    anchor = first_rows(*other, (4, 8)) if anchored else None
+    anchor = Rankings(*other, (4, 8)).anchor if anchored else None
     got = measured(sides, graded, anchor=anchor)
     query, database = sides
     for direction, asked, searched in [("i2t", query.image, database.text), ("t2i", query.text, database.image)]:
         for each, bits in itertools.product(graded, (4, 8)):
             arguments = asked, searched, query.labels, database.labels, each, bits
             np.testing.assert_array_equal(
-                got.values[f"NDCG@100 {each.name}", direction, bits], ndcg_at(*arguments), strict=True
+                got.values[NDCG.under(each.name), direction, bits], ndcg_of(*arguments), strict=True
             )
             rows = anchor[direction, bits] if anchored else None
-            for name, values in pool_resolution(*arguments, rows).items():
-                np.testing.assert_array_equal(got.values[f"{name} {each.name}", direction, bits], values)
+            for metric, values in zip((TAU_B, COLLISION, INVERSION), pools_of(*arguments, rows), strict=True):
+                np.testing.assert_array_equal(got.values[metric.under(each.name), direction, bits], values)
 
 
-def test_resolution_is_measured_only_when_asked(sides):
-    assert [metric for metric in measured(sides, ()).metrics if not metric.startswith("mAP")] == []
-    names = [metric for metric in measured(sides, [reference("IDF", sides[1].labels)]).metrics if "IDF" in metric]
-    assert names == ["NDCG@100 IDF", "tau-b IDF", "collision IDF", "inversion IDF"]
+def test_resolution_is_measured_only_with_references(sides):
+    alone = measured(sides, ())
+    assert alone.references == [] and all(metric.name.startswith("mAP") for metric in alone.metrics)
+    graded = measured(sides, [reference("IDF", sides[1].labels)])
+    assert graded.references == ["IDF"]
+    found = [metric for metric in graded.metrics if metric.reference]
+    assert found == [metric.under("IDF") for metric in (NDCG, TAU_B, COLLISION, INVERSION)]
 
 
 @pytest.mark.parametrize("items", [30, 130])
-def test_the_rows_of_an_anchor_are_its_first_hundred(items):
+def test_the_rows_of_an_anchor_are_its_first_hundred_ranks(items):
     query, database = pairs_of(4, seed=5), pairs_of(items, seed=6)
-    rows = first_rows(query, database, (4, 8))
+    rows = Rankings(query, database, (4, 8)).anchor
     assert list(rows) == [("i2t", 4), ("i2t", 8), ("t2i", 4), ("t2i", 8)]
     distances = hamming(query.text.to_bits(), database.image.to_bits(), 4)
     np.testing.assert_array_equal(rows["t2i", 4], np.argsort(distances, axis=1, kind="stable")[:, :100])
@@ -412,16 +440,16 @@ def test_the_rows_of_an_anchor_are_its_first_hundred(items):
 
 def test_an_anchor_changes_neither_precision_nor_ndcg(sides):
     graded = [reference("IDF", sides[1].labels)]
-    anchor = first_rows(pairs_of(6, seed=3), pairs_of(130, seed=4), (4, 8))
-    alone, beside = measured(sides, graded), measured(sides, graded, anchor=anchor)
+    anchor = Rankings(pairs_of(6, seed=3), pairs_of(130, seed=4), (4, 8)).anchor
+    alone, anchored = measured(sides, graded), measured(sides, graded, anchor=anchor)
     for key in alone.values:
-        same = np.array_equal(alone.values[key], beside.values[key])
-        assert same == key[0].startswith(("mAP", "NDCG"))
+        same = np.array_equal(alone.values[key], anchored.values[key])
+        assert same == key[0].name.startswith(("mAP", "NDCG"))
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_blocks_of_queries_change_nothing(name, monkeypatch):
     sides = data(9, 30)
-    whole = ndcg_at(*packed(*sides), reference(name, sides[3]), k=5)
+    whole = ndcg_of(*packed(*sides), reference(name, sides[3]), k=5)
     monkeypatch.setattr(resolution, "BLOCK", 2)
-    np.testing.assert_array_equal(ndcg_at(*packed(*sides), reference(name, sides[3]), k=5), whole)
+    np.testing.assert_array_equal(ndcg_of(*packed(*sides), reference(name, sides[3]), k=5), whole)

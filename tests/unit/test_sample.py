@@ -1,4 +1,4 @@
-"""The sample that comes with multibit is whole, readable and free."""
+"""The packaged sample: complete, readable, public domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from multibit import PairedDataset, Split
-from multibit.data.pictures import open_picture
+from multibit.data.images import open_image
 from multibit.data.sample import FOLDER, load_sample
 
 
@@ -28,19 +28,19 @@ def test_every_item_of_the_sample_has_a_text_and_a_label_and_every_label_an_item
     assert sample.labels.any(axis=0).all()
 
 
-def test_the_sample_is_the_one_that_published_numbers_were_measured_on(sample):
+def test_the_sample_is_the_one_of_the_published_numbers(sample):
     assert sample.fingerprint() == "9d16987e16f1cf59"
 
 
-def test_every_picture_of_the_sample_is_there_and_no_other(sample):
+def test_the_image_folder_contains_exactly_the_images_of_the_sample(sample):
     assert sorted(sample.images) == sorted((FOLDER / "images").iterdir())
 
 
 @pytest.mark.parametrize("start", range(5))
-def test_a_spread_of_the_samples_pictures_opens(sample, start):
+def test_a_selection_of_the_images_opens(sample, start):
     for path in sample.images[start * 19 :: 477]:
-        picture = open_picture(path)
-        assert picture.mode == "RGB" and min(picture.size) >= 1
+        image = open_image(path)
+        assert image.mode == "RGB" and min(image.size) >= 1
 
 
 def test_every_licence_of_the_sample_is_the_public_domain():
@@ -53,7 +53,7 @@ def test_every_licence_of_the_sample_is_the_public_domain():
     }
 
 
-def test_the_usual_split_of_the_sample_leaves_items_to_search_that_nothing_was_trained_on(sample):
+def test_the_usual_split_of_the_sample_has_unseen_database_items(sample):
     split = Split.usual(len(sample))
     assert (len(split.query), len(split.train), len(split.validation)) == (1192, 2146, 238)
     assert len(split.unseen) == 4769 - 1192 - 2146 - 238

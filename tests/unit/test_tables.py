@@ -1,4 +1,4 @@
-"""Tables that people read, to the letter; and what `multibit info` says about a file."""
+"""Tables of evaluations and hits, the formats of tables, and the facts of `multibit info`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from rich.console import Console
 
 from multibit import Codes, FeatureStore, Index
 from multibit.errors import DataError, FormatError
+from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PRECISION
 from multibit.evaluation.protocol import Evaluation
-from multibit.report import Table, accuracy_table, hits_table
-from multibit.report.inventory import describe
-from multibit.report.tables import mark_columns
+from multibit.inventory import describe
+from multibit.report.tables import accuracy_table, hits_table
 from multibit.search import Hit
+from multibit.table import Number, Table, mark_columns, percent, write_table
 
 HITS = [
     Hit(1, "shelf/book", 0, 16, {"labels": ["book", "wood"], "text": "naïve 本", "image": "a.png"}),
@@ -32,7 +33,7 @@ def evaluation(**changed) -> Evaluation:
     lost = np.nan
     values = {
         (metric, direction, bits): np.array([value + bits / 1000, lost])
-        for metric, value in (("mAP", 0.5), ("mAP tie-averaged", 0.25), ("precision@5", 0.125))
+        for metric, value in ((MAP, 0.5), (MAP_TIE_AVERAGED, 0.25), (PRECISION.at(5), 0.125))
         for direction, bits in (("i2t", 16), ("i2t", 128), ("t2i", 16), ("t2i", 128))
     }
     floors = {"random": np.array([0.07654, lost]), "popularity": np.array([0.1, lost])}
@@ -49,7 +50,7 @@ def shown(table: Table, width: int = 100) -> str:
 # Accuracy
 
 
-def test_an_accuracy_table_is_golden_to_the_letter():
+def test_accuracy_table():
     assert accuracy_table(evaluation()).markdown() == (
         "**mAP@all, unseen items only**\n"
         "\n"
@@ -69,7 +70,7 @@ def test_an_accuracy_table_is_golden_to_the_letter():
     )
 
 
-def test_an_accuracy_table_is_silent_about_undefined_queries_where_there_are_none():
+def test_accuracy_note_counts_undefined_queries_only_if_there_are_any():
     full = {"random": np.array([0.25]), "popularity": np.array([0.5])}
     values = {key: value[:1] for key, value in evaluation().values.items()}
     note = accuracy_table(evaluation(floors=full, values=values)).note
@@ -79,7 +80,7 @@ def test_an_accuracy_table_is_silent_about_undefined_queries_where_there_are_non
 # Hits
 
 
-def test_a_table_of_hits_is_golden_to_the_letter():
+def test_hits_table():
     assert hits_table(HITS, "text", 16).markdown() == (
         "**3 nearest texts at 16 bits**\n"
         "\n"
@@ -91,54 +92,94 @@ def test_a_table_of_hits_is_golden_to_the_letter():
     )
 
 
-def test_a_table_of_pictures_shows_their_files():
+def test_hits_table_of_images_shows_their_paths():
     assert [row[-1] for row in hits_table(HITS, "image", 16).rows] == ["a.png", "", ""]
 
 
-def test_a_table_without_hits_has_its_headings():
+def test_hits_table_of_a_relaxed_query_shows_scores():
+    table = hits_table([Hit(1, "a", None, 16, {}, score=3.14159)], "text", 16, "score")
+    assert table.header[1] == "score"
+    assert table.rows[0][1] == Number(3.14159, ".2f")
+
+
+def test_hits_table_without_hits_has_its_headings():
     table = hits_table([], "text", 64)
     assert table.title == "0 nearest texts at 64 bits"
     assert table.markdown().splitlines()[2] == "| rank | distance | id | labels | text |"
     assert "distance" in shown(table)
 
 
-# Both ways of showing
+# Numbers
 
 
 @pytest.mark.parametrize(
-    ("cells", "number"),
+    ("number", "text"),
     [
-        (("1", "2.50"), True),
-        (("1,234", "-0.5", "+3"), True),
-        (("7", "", "-"), True),
-        (("1", "two"), False),
-        (("1.2.3",), False),
-        (("3 %",), False),
+        (Number(0.5), "0.50"),
+        (Number(-0.0005, "+.3f"), "-0.001"),
+        (Number(1_192, ","), "1,192"),
+        (Number(16, "d", " codes"), "16 codes"),
+        (Number(0.1, "+.2f", "*"), "+0.10*"),
+        (Number(2.0, ".2f", spread=2**0.5), "2.00 ± 1.41"),
+        (Number(2.0, "+.1f", "*", spread=0.26), "+2.0 ± 0.3*"),
+        (Number(float("nan"), ".2f", "*", spread=1.0), "-"),
+        (percent(0.61234, ".1f"), "61.2"),
     ],
 )
-def test_only_columns_of_numbers_are_set_flush_right(cells, number):
+def test_number_prints_by_its_format(number, text):
+    assert str(number) == text
+
+
+# Formats
+
+
+@pytest.mark.parametrize(
+    ("cells", "numeric"),
+    [
+        ((Number(1, "d"), Number(2.5)), True),
+        ((Number(7, "d"), "", "-"), True),
+        ((Number(float("nan")),), True),
+        ((Number(1, "d"), "two"), False),
+        (("1", "2.50"), False),
+        ((), True),
+    ],
+)
+def test_only_columns_of_numbers_are_right_aligned(cells, numeric):
     table = Table("t", ("n",), tuple((cell,) for cell in cells))
-    assert table.markdown().splitlines()[3] == ("|--:|" if number else "|---|")
-    assert (r"\begin{tabular}{r}" if number else r"\begin{tabular}{l}") in table.latex()
+    assert table.numeric == [numeric]
+    assert table.markdown().splitlines()[3] == ("|--:|" if numeric else "|---|")
+    assert (r"\begin{tabular}{r}" if numeric else r"\begin{tabular}{l}") in table.latex()
 
 
 MARKED = Table(
-    "50 % off_cut", ("a & b", "mAP"), (("x_1 | {y}", "1.5"), ("é~^\\", "2.5"), ('"q", z', "-")), "a note #1",
+    "50 % off_cut",
+    ("a & b", "mAP"),
+    (("x_1 | {y}", Number(1.5, ".1f")), ("é~^\\", Number(2.5, ".1f")), ('"q", z', "-")),
+    "a note #1",
     {(0, 1): "second", (1, 1): "best"},
-)  # fmt: skip
+)
 
 
-def test_marks_are_bold_and_italic_in_markdown():
+def test_markdown_shows_marks_as_bold_and_italic():
     assert MARKED.markdown().splitlines()[4:7] == [
         r"| x_1 \| {y} | _1.5_ |", "| é~^\\ | **2.5** |", '| "q", z | - |',
     ]  # fmt: skip
 
 
-def test_csv_is_what_any_reader_reads_back():
-    assert list(csv.reader(io.StringIO(MARKED.csv()))) == [list(MARKED.header), *map(list, MARKED.rows)]
+def test_csv_is_read_back():
+    expected = [MARKED.header, *MARKED.rows]
+    assert list(csv.reader(io.StringIO(MARKED.csv()))) == [[str(cell) for cell in row] for row in expected]
 
 
-def test_latex_is_golden_to_the_letter():
+def test_a_table_is_written_in_three_formats(tmp_path):
+    written = write_table(MARKED, tmp_path / "new" / "a.b")
+    assert [path.name for path in written] == ["a.b.md", "a.b.csv", "a.b.tex"]
+    assert [path.read_text(encoding="utf-8") for path in written] == [
+        MARKED.markdown() + "\n", MARKED.csv(), MARKED.latex() + "\n",
+    ]  # fmt: skip
+
+
+def test_latex():
     assert MARKED.latex().splitlines() == [
         r"\begin{table}[htbp]",
         r"\centering",
@@ -167,40 +208,45 @@ def test_latex_is_golden_to_the_letter():
         ([], True, []),
     ],
 )
-def test_the_best_and_the_second_of_a_column_are_marked_and_equals_share(column, larger, marks):
+def test_best_and_second_of_a_column_are_marked_and_ties_share_a_mark(column, larger, marks):
     found = mark_columns([[value] for value in column], larger_is_better=larger)
     assert [found.get((row, 0)) for row in range(len(column))] == marks
 
 
-def test_a_value_that_is_undefined_takes_no_mark_from_another():
+def test_undefined_values_get_no_mark():
     found = mark_columns([[float("nan")], [1.0], [3.0], [2.0]])
     assert found == {(2, 0): "best", (3, 0): "second"}
 
 
-def test_the_terminal_shows_every_cell_the_title_and_the_note():
+def test_terminal_shows_every_cell_the_title_and_the_note():
     table = accuracy_table(evaluation())
     text = shown(table)
-    cells = [*table.header, *(cell for row in table.rows for cell in row), table.title, "In percent. 1,192 queries"]
+    cells = [
+        *table.header,
+        *(str(cell) for row in table.rows for cell in row),
+        table.title,
+        "In percent. 1,192 queries",
+    ]
     assert [cell for cell in cells if cell not in text] == []
 
 
-def test_the_terminal_does_not_read_cells_as_markup():
+def test_terminal_does_not_interpret_markup_in_cells():
     assert "[bold]not markup[/bold]" in shown(Table("t", ("a",), (("[bold]not markup[/bold]",),)))
 
 
-def test_the_terminal_folds_long_cells_and_loses_no_letter():
-    lines = shown(Table("t", ("a", "n"), (("x" * 150, "12.34"),)), width=60).splitlines()
+def test_terminal_folds_long_cells_without_losing_a_character():
+    lines = shown(Table("t", ("a", "n"), (("x" * 150, Number(12.34)),)), width=60).splitlines()
     assert sum(line.count("x") for line in lines) == 150
     assert any("12.34" in line for line in lines)
 
 
 @pytest.mark.parametrize("cell", ["cat|dog", "two\nlines"])
-def test_a_cell_of_a_markdown_table_stays_one_cell(cell):
+def test_markdown_cell_with_a_bar_or_line_break_stays_one_cell(cell):
     row = Table("t", ("a", "b"), ((cell, "x"),)).markdown().splitlines()[-1]
     assert row.replace(r"\|", "").count("|") == 3
 
 
-# What is in a file
+# Facts about a file
 
 
 def test_a_manifest_is_described(tmp_path):
@@ -214,13 +260,13 @@ def test_a_manifest_is_described(tmp_path):
     facts = describe(tmp_path / "items.parquet")
     assert len(facts.pop("fingerprint")) == 16
     assert facts == {
-        "what": "data set",
+        "what": "dataset",
         "items": "3",
         "labels": "2, 1.00 per item",
         "most common labels": "cat (2), dog (1)",
         "items without label": "1",
         "texts per item": "1 (2 items), 2 (1 items)",
-        "pictures": "3, of which 2 are missing",
+        "images": "3, of which 2 are missing",
     }
 
 
@@ -258,27 +304,25 @@ def test_codes_in_an_npz_are_described(tmp_path):
     assert describe(tmp_path / "codes.npz") == {"what": "codes", "items": "5", "code": "12 bits", "model": "a1b2"}
 
 
-def test_what_cannot_be_described_is_refused_with_a_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "error"), [("gone", DataError), ("a.txt", DataError), ("a.csv", DataError), ("a.mbx", FormatError)]
+)
+def test_describe_refuses_missing_and_foreign_files(tmp_path, name, error):
     (tmp_path / "a.txt").write_text("hello")
     (tmp_path / "a.mbx").write_text("hello")
     (tmp_path / "a.csv").write_text("hello")
-    sentences = {
-        "gone": "gone: no such file or folder",
-        "a.txt": r"a\.txt: not a data set \(\.csv, \.jsonl, \.parquet\), feature store, run folder, index",
-        "a.csv": r"a\.csv: the manifest is empty",
-        "a.mbx": r"a\.mbx: torn or not a multibit index",
-    }
-    for name, sentence in sentences.items():
-        with pytest.raises((DataError, FormatError), match=sentence):
-            describe(tmp_path / name)
+    with pytest.raises(error) as caught:
+        describe(tmp_path / name)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 and no more", b"hello", "codes without model"])
-def test_a_torn_npz_is_refused_with_a_sentence(tmp_path, content):
+def test_describe_refuses_a_corrupt_npz(tmp_path, content):
     path: Path = tmp_path / "a.npz"
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         np.savez(path, image=np.zeros((2, 2), np.uint8), text=np.zeros((2, 2), np.uint8), bits=16)
-    with pytest.raises((DataError, FormatError), match=r"a\.npz"):
+    with pytest.raises((DataError, FormatError)) as caught:
         describe(path)
+    assert path.name in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a batch follows: the teacher's scores, and a mixture of scale kernels that is trained with the codes."""
+"""Training targets: the teacher's scores, and a mixture of scale kernels that is trained with the codes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scipy.linalg import expm
 
 from multibit import Config, Run, Split, train
 from multibit.errors import MismatchError
+from multibit.hashing.loop import build_model, fit
 from multibit.hashing.targets import LearnedTargets, Targets, build_targets
-from multibit.hashing.train import build_model, fit
 from multibit.relation import TEACHERS, RelationTeacher, load_teacher, teacher_class
 from multibit.relation.teachers import LearnedWeights
 
@@ -54,7 +54,7 @@ def softmax(logits):
 
 
 @pytest.mark.parametrize("name", TEACHERS)
-def test_a_batch_gets_the_scores_of_the_teacher(name, labels):
+def test_targets_are_the_scores_of_the_teacher(name, labels):
     teacher = teacher_class(name).fit(labels, scales=3)
     targets = build_targets(teacher, labels)
     batch = labels[ROWS]
@@ -80,7 +80,7 @@ def test_learned_scores_are_the_cosines_of_the_mixture(logits, labels):
     np.testing.assert_allclose(targets(torch.from_numpy(ROWS))[0].detach(), expected, atol=1e-5)
 
 
-def test_learned_weights_begin_at_the_quadrature_weights(labels):
+def test_learned_weights_start_at_the_quadrature_weights(labels):
     teacher, targets = learned(labels)
     np.testing.assert_allclose(softmax(targets.logits.detach().numpy()), teacher.rho / teacher.rho.sum(), rtol=1e-6)
     assert targets.pull().item() == pytest.approx(0, abs=1e-7)
@@ -117,7 +117,7 @@ class Both(torch.nn.Module):
 
 
 @pytest.mark.parametrize("eta", [0.02, 0.002])
-def test_long_diffusion_leaves_items_alike_to_themselves_and_gradients_finite(eta, labels):
+def test_long_diffusion_keeps_self_similarity_one_and_gradients_finite(eta, labels):
     teacher = LearnedWeights.fit(labels, alpha=1.2, eta=eta, scales=1)
     targets, rows = LearnedTargets(teacher, labels), np.array([0, 1, 2])
     scores = targets(torch.from_numpy(rows))[0]
@@ -137,6 +137,7 @@ def test_the_finished_teacher_carries_the_trained_weights(labels):
     np.testing.assert_allclose(finished.scores(batch, batch), trained, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_weights_that_it_learned(planted_store, tmp_path):
     split = Split.draw(200, query=40, train=120, validation=20)
     run = Run.create(tmp_path / "run", planted_store, split, TINY.override(LEARNED))
@@ -145,10 +146,10 @@ def test_a_run_keeps_the_weights_that_it_learned(planted_store, tmp_path):
     assert run.teacher.mixture.sum() == pytest.approx(1)
     loaded = Run.load(run.folder)
     np.testing.assert_array_equal(loaded.teacher.mixture, run.teacher.mixture)
-    assert load_teacher(run.folder / "teacher.safetensors").fingerprint() == run.record["teacher"]
+    assert load_teacher(run.folder / "teacher.safetensors").fingerprint() == run.record.teacher
 
 
-def test_the_pull_is_in_the_loss_but_in_no_named_part(planted_pairs):
+def test_the_pull_is_in_the_loss_but_not_in_a_named_part(planted_pairs):
     far = build_targets(LearnedWeights.fit(planted_pairs.labels, scales=2), planted_pairs.labels)
     far.logits.data = torch.tensor([-4.0, 4.0])  # so wrong that the pull outweighs the ranking
     model = build_model(planted_pairs, far.teacher, TINY)
@@ -160,12 +161,12 @@ def test_the_pull_is_in_the_loss_but_in_no_named_part(planted_pairs):
 # ---- interruption ---------------------------------------------------------------------------------------------------
 
 
-class Stopped(Exception):  # noqa: N818 - it plays the part of a power cut
+class Stopped(Exception):  # noqa: N818 - stands for a power failure
     pass
 
 
 def train_all(pairs, config, stop_after=None, **options):
-    """All that is trained, at the best epoch by a rugged score; stops before the score of an epoch where asked."""
+    """All trained parameters at the best epoch by a rugged score; can stop before the score of an epoch."""
     calls = []
 
     def score(model):
@@ -190,7 +191,7 @@ def train_all(pairs, config, stop_after=None, **options):
     ids=["learned weights", "temperatures", "both"],
 )
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_an_interrupted_training_goes_on_bit_for_bit_with_all_that_is_trained(
+def test_an_interrupted_training_resumes_bit_for_bit_with_all_trained_parameters(
     settings, names, epochs, planted_pairs, tmp_path
 ):
     config, path = TINY.override(settings), tmp_path / "state.pt"
@@ -210,8 +211,9 @@ def test_a_state_of_another_teacher_is_refused(planted_pairs, tmp_path):
     path = tmp_path / "state.pt"
     with pytest.raises(Stopped):
         train_all(planted_pairs, TINY, stop_after=1, state_file=path)
-    with pytest.raises(MismatchError, match="other settings or data"):
+    with pytest.raises(MismatchError) as caught:
         train_all(planted_pairs, TINY.override({"teacher": "umh"}), state_file=path)
+    assert caught.value.file == path
 
 
 def test_temperatures_are_trained_faster_than_weights_and_stay_finite(planted_pairs):
@@ -221,7 +223,7 @@ def test_temperatures_are_trained_faster_than_weights_and_stay_finite(planted_pa
     assert all(np.isfinite(list(row.values())).all() for row in state.history)
 
 
-def test_training_gives_the_teacher_with_what_was_learned(planted_pairs):
+def test_training_returns_the_teacher_with_its_trained_weights(planted_pairs):
     plain = train(planted_pairs, None, TINY)
     assert plain.teacher.fingerprint() == RelationTeacher.fit(planted_pairs.labels, scales=2).fingerprint()
     learned_one = train(planted_pairs, None, TINY.override(LEARNED))

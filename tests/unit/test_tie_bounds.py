@@ -1,4 +1,4 @@
-"""The best and the worst order of equally distant items, against every order there is."""
+"""The best and the worst order of equally distant items, against all orders."""
 
 import itertools
 import math
@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes
-from multibit.evaluation import CodedPairs, average_precision, evaluate
-from multibit.evaluation.protocol import TIE_METRICS
+from multibit.codes.items import CodedItems
+from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES
+from multibit.evaluation.metrics import average_precision
+from multibit.evaluation.protocol import TIES, evaluate
 
 RULES = ("worst", "stable", "average", "best")
 
@@ -41,7 +43,7 @@ def tied_data(queries=6, items=70, bits=2, labels=4, seed=0):
 
 @pytest.mark.parametrize("at", [None, 1, 2, 3, 4, 5])
 def test_bounds_are_the_best_and_worst_of_all_orders_of_four_items(at):
-    """Four items at 0..2 bits give every pattern of ties; one label an item, so queries give every relevance."""
+    """Four items at 0..2 bits give every pattern of ties; one label per item, so queries give every relevance."""
     relevant = np.array(list(itertools.product([0, 1], repeat=4)))[1:]
     for distances in itertools.product(range(3), repeat=4):
         query, database = at_distances(distances, 2)
@@ -77,7 +79,7 @@ def test_the_rules_are_in_order(at):
     assert ((worst < average) & (average < best)).all()
 
 
-def test_all_rules_are_one_where_nothing_is_tied():
+def test_all_rules_agree_where_nothing_is_tied():
     query, database = at_distances(np.random.default_rng(0).permutation(30), 30)
     labels = [[1]], (np.random.default_rng(1).random((30, 1)) < 0.4)
     values = [average_precision(query, database, *labels, ties=ties)[0] for ties in RULES]
@@ -95,20 +97,21 @@ def test_bounds_of_equal_codes_by_the_formula(items, relevant):
 
 
 @pytest.mark.parametrize("ties", RULES)
-def test_a_query_without_relevant_item_is_undefined_by_every_rule(ties):
+def test_a_query_without_relevant_item_is_undefined_under_every_rule(ties):
     arguments, _, relevant = tied_data()
     np.testing.assert_array_equal(np.isnan(average_precision(*arguments, ties=ties)), ~relevant.any(axis=1))
 
 
-def test_an_evaluation_holds_both_bounds():
+def test_an_evaluation_has_both_bounds():
     (a, b, query_labels, labels), *_ = tied_data()
     query, database = (
-        CodedPairs(codes, codes, side.astype(np.uint8)) for codes, side in ((a, query_labels), (b, labels))
+        CodedItems(codes, codes, side.astype(np.uint8)) for codes, side in ((a, query_labels), (b, labels))
     )
     found = evaluate(query, database, (1, 2), training_labels=labels)
-    assert found.metrics == ["mAP", "mAP tie-averaged", "mAP best ties", "mAP worst ties"]
-    for metric, ties in TIE_METRICS.items():
+    assert found.metrics == [MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES]
+    for metric, ties in TIES.items():
         for direction, bits in itertools.product(("i2t", "t2i"), (1, 2)):
             expected = average_precision(a, b, query_labels, labels, bits, ties)
             np.testing.assert_array_equal(found.values[metric, direction, bits], expected)
-    assert found.mean("mAP worst ties", "i2t", 2) < found.mean("mAP", "i2t", 2) < found.mean("mAP best ties", "i2t", 2)
+    worst, stable, best = (found.mean(metric, "i2t", 2) for metric in (MAP_WORST_TIES, MAP, MAP_BEST_TIES))
+    assert worst < stable < best

@@ -1,4 +1,4 @@
-"""The command line: one verb per stage, no logic of its own."""
+"""The command line: one verb per stage of the flow. It parses options, calls the library and prints."""
 
 from collections.abc import Callable
 
@@ -21,11 +21,11 @@ VERBS: dict[str, Callable[..., None]] = {
     "merge": search.merge,
     "export": search.export,
     "search": search.search,
-    "variants": paper.variants,
+    "methods": paper.methods,
     "reproduce": paper.reproduce,
     "info": about.info,
 }
-"""In the order of the help."""
+"""Verb -> function, in the order of the help."""
 
 for name, verb in VERBS.items():
     app.command(name)(verb)
@@ -33,4 +33,4 @@ for name, verb in VERBS.items():
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="multibit")

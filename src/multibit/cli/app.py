@@ -1,8 +1,9 @@
-"""The application: its help, and errors that people can mend as sentences."""
+"""The application: its help, its progress display, and its errors as one line of plain text."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -10,24 +11,75 @@ from typer.core import TyperGroup
 
 from multibit import __version__
 from multibit.errors import MultibitError
+from multibit.progress import showing
+
+SPELLED_AS: Mapping[str, tuple[str, ...]] = {
+    "allowed": ("where",),
+    "columns": ("column", "names"),
+    "folder": ("out",),
+    "given": ("split",),
+    "ids": ("remove",),
+    "key": ("labels_key",),
+    "names": ("vocabulary", "table"),
+    "path": ("out",),
+    "query": ("queries",),
+    "train": ("training",),
+}
+"""Argument of a Python function -> parameters of the verbs with that meaning, where the names differ."""
 
 
 class Verbs(TyperGroup):
-    """The verbs; errors that people can mend are sentences, not tracebacks."""
+    """The verbs. Progress is shown while one runs; an error that multibit raises on purpose is printed as one line."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
         try:
-            return super().invoke(ctx)
+            with showing():
+                return super().invoke(ctx)
         except MultibitError as error:
-            _fail(str(error), 1)
+            verb = self.get_command(ctx, ctx.invoked_subcommand or "")
+            _fail(error.render(flags_of(verb, in_file=error.file is not None)), 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            _fail(f"{where}{error.strerror or error}. Nothing that was there before is lost.", 1)
+            _fail(f"{where}{error.strerror or error}. Existing files are unchanged.", 1)
         except MemoryError:
             _fail("out of memory. Use fewer items at a time.", 1)
         except KeyboardInterrupt:
-            _fail("interrupted. Run the same command again to go on from what was last saved.", 130)
+            _fail("interrupted. Run the same command again to resume.", 130)
+
+
+def flags_of(verb: Any, *, in_file: bool = False) -> Callable[[str], str | None]:
+    """How a verb spells the arguments of the Python functions that it calls.
+
+    Args:
+        verb: that ran. in_file: the error is about the content of a file, where settings go by their own names.
+
+    Returns:
+        Argument name -> its option, "--set NAME" for a setting, the capital name of a positional argument; None for
+        any other name.
+    """
+    spelled = {
+        str(param.name): param.opts[0] if param.param_type_name == "option" else str(param.metavar or param.name)
+        for param in (verb.params if verb else ())
+    }
+
+    def flag_of(name: str) -> str | None:
+        for known in (name, *SPELLED_AS.get(name, ())):
+            if known in spelled:
+                return spelled[known]
+        if "settings" in spelled and not in_file and _is_setting(name):
+            return f"{spelled['settings']} {name}"
+        return None
+
+    return flag_of
+
+
+def _is_setting(name: str) -> bool:
+    import dataclasses
+
+    from multibit.config import Config
+
+    return name in {field.name for field in dataclasses.fields(Config)}
 
 
 app = typer.Typer(
@@ -35,8 +87,7 @@ app = typer.Typer(
     cls=Verbs,
     help=(
         "One nested binary code for image-text search.\n\n"
-        "The usual order: features (encode pictures and texts), train, evaluate, index, search. "
-        "Start with: multibit demo"
+        "Start with `multibit demo`. The usual order for your own data: features, train, evaluate, index, search."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -62,5 +113,5 @@ def _multibit(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"Error: {message}", err=True)
+    typer.echo(f"Error: {' '.join(message.splitlines())}", err=True)
     sys.exit(code)

@@ -1,11 +1,11 @@
-"""What several verbs share: options, choices, and how they are read."""
+"""Options, choices and readers that several verbs share."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
+    from multibit.table import Table
 
 
 Device = StrEnum("Device", "cpu cuda")
@@ -26,65 +27,72 @@ Kind = StrEnum(
     "Kind",
     "manifest npz mat mat-features mirflickr coco nuswide iapr folders pairs webdataset huggingface",
 )
-"""Kinds of sources of data, as `multibit.data.sources.READERS` has them."""
+"""Dataset layouts that `import` reads, as in `multibit.data.sources.READERS`."""
 
 Dtype = StrEnum("Dtype", "float32 float16")
-"""Precision of networks and features."""
+"""Precision of encoders and features."""
 
 Cluster = StrEnum("Cluster", "local ray")
-"""What shares out the work of features and codes."""
-
-
-class Modality(StrEnum):
-    """The two sides of a pair, as values that the type checker knows."""
-
-    image = "image"
-    text = "text"
-
-
-QueryKind = StrEnum("QueryKind", "picture text")
-"""How to read a query."""
+"""Where features and codes are computed."""
 
 Items = StrEnum("Items", "all database")
-"""Which items to take."""
+"""Items to index."""
 
 EngineName = StrEnum("EngineName", "exact lists faiss reference")
-"""Engines that an index file can ask for."""
+"""Search engines, as in `multibit.search.engines.ENGINES`."""
 
-MAX_ROWS = 20  # of a table on the terminal
-DataArgument = Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")]
-FeaturesArgument = Annotated[Path, typer.Argument(help="A feature store folder, or an .npz with image, text, labels.")]
+Modality = Literal["image", "text"]
+"""As in `multibit.codes`, which is slow to import."""
+
+MAX_ROWS = 20
+"""Rows of a table on the terminal."""
+
+DataArgument = Annotated[
+    Path, typer.Argument(metavar="DATA", help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")
+]
+FeaturesArgument = Annotated[
+    Path, typer.Argument(metavar="FEATURES", help="A feature store folder, or an .npz with image, text, labels.")
+]
 OptionalFeatures = Annotated[
     Path | None,
-    typer.Argument(help="A feature store folder or .npz; the one trained on when omitted."),
+    typer.Argument(metavar="FEATURES", help="A feature store folder or .npz. Default: the features of the training."),
 ]
-RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `multibit train`.")]
-ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the pictures; the manifest's own when omitted.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder written by `multibit train`.")]
+ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images. Default: the folder of the manifest.")]
 ColumnOption = Annotated[
-    list[str] | None, typer.Option(help="FIELD=NAME when the manifest calls a field otherwise, e.g. image=file_name.")
+    list[str] | None,
+    typer.Option(help="FIELD=NAME of a field with another name, e.g. image=file_name. Repeatable."),
 ]
-SeparatorOption = Annotated[str, typer.Option(help="Between several labels or texts of one CSV cell.")]
+SeparatorOption = Annotated[str, typer.Option(help="Separates several labels or texts in one CSV cell.")]
 LabelNamesOption = Annotated[
-    Path | None, typer.Option(help="File with the allowed label names, one a line; all that occur when omitted.")
+    Path | None, typer.Option(help="File with the allowed label names, one per line. Default: all that occur.")
 ]
 ClusterOption = Annotated[
-    Cluster, typer.Option("--engine", help="Where to encode: here, or on the machines of a Ray cluster (RAY_ADDRESS).")
+    Cluster, typer.Option("--engine", help="Encode on this machine, or on a Ray cluster (RAY_ADDRESS).")
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where networks run.")]
 PresetOption = Annotated[
     str | None, typer.Option(help="Settings of the paper: default, mirflickr, coco, iapr, nuswide.")
 ]
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings, instead of a preset.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set epochs=30.")]
-VariantOption = Annotated[str, typer.Option(help="The method or one of its ablations; `multibit variants` lists them.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. epochs=30. Repeatable.")
+]
+MethodOption = Annotated[str, typer.Option(help="Method or ablation; `multibit methods` lists them.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of split, initial weights and batches.")]
 
 
 def stdout() -> Console:
-    """The console; lines keep their length where nobody looks at them."""
+    """The console for tables. It prints text as it is: no markup, no emoji codes, and no line breaks in a file."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
+    terminal = sys.stdout.isatty()
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else 120)
+
+
+def show(table: Table) -> None:
+    """Print a table."""
+    stdout().print(table.rich())
 
 
 def read_config(
@@ -92,23 +100,25 @@ def read_config(
     file: Path | None,
     settings: list[str] | None,
     seed: int | None,
-    variant: Mapping[str, Any] | None = None,
+    method: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The preset, changed by the variant, changed by the file, changed by single settings."""
+    """The preset, overridden by the method, then by the file, then by single settings."""
     from multibit.config import Config
 
     if preset and file:
-        raise ConfigError("give --preset or --config, not both; a config file can name its preset.")
-    base = Config.load(file, variant) if file else Config.preset(preset or "default").override(variant or {})
+        raise ConfigError(
+            "cannot be combined with --config.", option="preset", hint="A settings file can name its preset."
+        )
+    base = Config.load(file, method) if file else Config.preset(preset or "default").override(method or {})
     seeded = {} if seed is None else {"seed": seed}
-    return base.override({**pairs(settings, "--set"), **seeded})
+    return base.override({**pairs(settings, "settings"), **seeded})
 
 
 def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:
-    """Refuse options that were given though nothing would come of them.
+    """Refuse options that were given but have no effect.
 
     Args:
-        ctx: of the verb. why: they have no effect. names: of their parameters.
+        ctx: of the verb. why: when they have no effect. names: of their parameters.
 
     Raises:
         ConfigError: names those that were given.
@@ -120,11 +130,25 @@ def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:
     }
     given = [option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
-        raise ConfigError(f"{', '.join(given)}: no effect {why}. Leave it out.")
+        raise ConfigError(f"no effect {why}.", option=", ".join(given), hint="Leave it out.")
+
+
+def require_ending(path: Path, option: str, *endings: str) -> None:
+    """Refuse an output file with another ending.
+
+    Args:
+        path: of the output. option: parameter of the verb. endings: allowed.
+
+    Raises:
+        ConfigError: another ending, or only the ending.
+    """
+    if path.suffix not in endings:
+        named = " or ".join(dict.fromkeys(ending.lower() for ending in endings))
+        raise ConfigError(f"must be a file name that ends in {named}, got {path}.", option=option)
 
 
 def pairs(values: list[str] | None, option: str) -> dict[str, str]:
-    """NAME=VALUE of a repeated option.
+    """NAME=VALUE pairs of a repeated option.
 
     Raises:
         ConfigError: another form.
@@ -133,13 +157,13 @@ def pairs(values: list[str] | None, option: str) -> dict[str, str]:
     for value in values or ():
         name, equals, content = value.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{option} {value}: need NAME=VALUE.")
+            raise ConfigError(f"need NAME=VALUE, got {value!r}.", option=option)
         pairs[name.strip()] = content.strip()
     return pairs
 
 
 def lines(path: Path | None) -> list[str] | None:
-    """Lines of a file that are not empty; None without a file.
+    """Non-empty lines of a file; None without a file.
 
     Raises:
         DataError: not UTF-8, or no such line.
@@ -149,7 +173,7 @@ def lines(path: Path | None) -> list[str] | None:
     try:
         found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error}).") from None
+        raise DataError(f"not UTF-8 ({error}).", file=path) from None
     if not found:
-        raise DataError(f"{path}: is empty; write the names into it, one a line.")
+        raise DataError("the file is empty.", file=path, hint="Write the names into it, one per line.")
     return found

@@ -1,4 +1,4 @@
-"""Verbs about the paper's variants and tables."""
+"""The verbs about the paper's methods, tables and figures."""
 
 from __future__ import annotations
 
@@ -7,90 +7,86 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import (
-    Device,
-    DeviceOption,
-    PresetOption,
-    SetOption,
-    pairs,
-    read_config,
-    stdout,
-)
+from multibit.cli.options import Device, DeviceOption, PresetOption, SetOption, pairs, read_config, show, stdout
 from multibit.errors import ConfigError
 
 
-def variants() -> None:
-    """List the methods that `train --variant` knows, and the relation teachers of `--set teacher=NAME`."""
-    from multibit.report.tables import variants_tables
+def methods() -> None:
+    """List the training methods and relation teachers.
 
-    console = stdout()
-    for table in variants_tables():
-        console.print(table.rich())
+    A method is chosen by `train --method NAME`, a relation teacher by `train --set teacher=NAME`.
+    """
+    from multibit.report.tables import methods_tables
+
+    for table in methods_tables():
+        show(table)
 
 
 def reproduce(
     data: Annotated[
         Path | None,
-        typer.Argument(help="A feature store, or an .npz with features or labels only; the shipped sample if omitted."),
+        typer.Argument(
+            metavar="DATA",
+            help="A feature store, or an .npz with features or labels only. Default: the included sample.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of runs, tables and figures; finished runs in it are kept.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and figures; finished runs there are kept.")] = Path(
         "multibit-reproduction"
     ),
     table: Annotated[
-        list[str] | None, typer.Option(help="Only this table or figure; may be repeated. `--table list` lists them.")
+        list[str] | None, typer.Option(help="Only this table or figure; --list shows the names. Repeatable.")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, with commas; mean ± standard deviation.")] = "42",
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs and no grid: to see it work.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and figures, and exit.")] = False,
+    seeds: Annotated[
+        str, typer.Option(help="Training seeds, comma-separated; several give mean ± standard deviation.")
+    ] = "42",
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs and no sensitivity grid, as a test run.")] = False,
     preset: PresetOption = None,
     settings: SetOption = None,
     labels_key: Annotated[str | None, typer.Option(help="Key of the labels in an .npz without features.")] = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
-    """Make the tables and figures of the paper, each number beside the paper's.
+    """Reproduce the paper's tables and figures.
 
-    --preset says which data set of the paper this is; without it there is no column of the paper. Interrupted? Run the
-    same command again: trained runs are kept.
+    Each number is printed next to the paper's. --preset names the paper's dataset; without it there is no column of
+    the paper. If interrupted, run the same command again: trained runs are kept.
     """
-    from functools import partial
-
     from multibit.files import require_writable
-    from multibit.report.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
-    from multibit.report.reproduction import Reproduction
-    from multibit.report.tables import counted
-    from multibit.training import check_device
+    from multibit.hashing.model import check_device
+    from multibit.paper.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
+    from multibit.paper.reproduction import Reproduction
+    from multibit.table import counted
 
-    console = stdout()
-    if table == ["list"]:
-        console.print(entries_table().rich())
+    if list_:
+        show(entries_table())
         return
     names = choose(table or [], quick=quick)
     require_writable(out, folder=True)
     check_device(device.value)
-    if "seed" in pairs(settings, "--set"):
-        raise ConfigError("--set seed: give seeds with --seeds.")
+    if "seed" in pairs(settings, "settings"):
+        raise ConfigError("is not a setting of a reproduction.", option="seed", hint="Use `seeds`.")
     config = read_config(preset, None, settings, None, QUICK if quick else None)
     wanted = _seeds(seeds)
     require_plan(config, wanted)
     if labels_key and (data is None or data.suffix != ".npz"):
-        raise ConfigError(f"--labels-key {labels_key}: names the labels in an .npz, got {data or 'the sample'}.")
+        raise ConfigError(f"names the labels in an .npz, got {data or 'the sample'}.", option="labels_key")
     subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
-    made = Reproduction(subject, out, config, device.value, say=partial(console.print, markup=False))
-    tables, left_out = reproduce_all(made, names, wanted, out, console)
-    made_now = counted(len(tables), "table", "tables")
-    console.print(f"Wrote {out / 'reproduction.md'}: {made_now} now", markup=False, soft_wrap=True)
+    made = Reproduction(subject, out, config, device.value, say=typer.echo)
+    tables, left_out = reproduce_all(made, names, wanted, out, stdout())
+    typer.echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:
-        raise typer.Exit(1)  # something that was asked for by name could not be made
+        raise typer.Exit(1)  # a table or figure that was named could not be made
 
 
 def _seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",") if seed.strip()]
     except ValueError:
-        raise ConfigError(f"--seeds {text}: need whole numbers with commas between them.") from None
+        raise ConfigError(f"need comma-separated integers, got {text!r}.", option="seeds") from None
 
 
 def _sample_features(out: Path) -> Path:
-    """Features of the shipped sample, made once in the folder."""
+    """Path of the features of the included sample, computed once in the folder."""
     from multibit.demo import sample_features
 
     sample_features(out / "features", stdout())

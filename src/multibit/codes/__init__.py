@@ -1,6 +1,7 @@
-"""Relaxed values -> packed nested codes, and exact Hamming distances between them."""
+"""Packed nested codes, coded items, and exact Hamming distances at any prefix length."""
 
 from multibit.codes.distance import hamming_distances
+from multibit.codes.items import DIRECTIONS, MODALITIES, CodedItems, Modality
 from multibit.codes.packing import Codes
 
-__all__ = ["Codes", "hamming_distances"]
+__all__ = ["DIRECTIONS", "MODALITIES", "CodedItems", "Codes", "Modality", "hamming_distances"]

@@ -1,4 +1,4 @@
-"""Exact Hamming distances and exact nearest codes, at any prefix length: the typed face of the kernels."""
+"""Exact Hamming distances and exact nearest codes at any prefix length: the typed interface of the kernels."""
 
 from __future__ import annotations
 
@@ -10,39 +10,62 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from multibit.arrays import Rows, require_finite
 from multibit.codes import kernels
+from multibit.codes.kernels import Found, Scan
 from multibit.codes.packing import WORD, Codes, last_mask
 from multibit.errors import DataError
-from multibit.progress import console
+from multibit.progress import notice
 
-Rows = NDArray[np.int64]
 Allowed = NDArray[np.bool_] | None
-ATTEMPTS = 32  # more than there are functions in any kernel
+ATTEMPTS = 32  # more than the number of functions in any kernel
 _EVERY_ROW = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """The nearest database rows of Q queries, best first, equal ones by row.
+    """The nearest database rows of Q queries, ordered by (distance, row).
 
     Attributes:
-        rows: (Q, k) int64. distances: (Q, k) uint16 Hamming distances, or float64 inner products, largest first.
-        counts: (Q,) int64, how many of the k were found; past them rows are -1.
+        rows: (Q, k) int64. distances: (Q, k) uint16 Hamming distances.
+        counts: (Q,) int64, number of rows found; later rows are -1.
     """
 
     rows: Rows
-    distances: NDArray[Any]
+    distances: NDArray[np.uint16]
+    counts: Rows
+
+    @classmethod
+    def allocate(cls, queries: int, k: int, database: Codes, allowed: Allowed = None) -> Neighbours:
+        """Allocate the result arrays, with min(k, allowed rows) columns and nothing found yet."""
+        return cls(*_allocate(queries, k, database, allowed, np.uint16))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """The database rows of the largest scores for Q relaxed queries, ordered by (-score, row).
+
+    Attributes:
+        rows: (Q, k) int64. scores: (Q, k) float64 inner products.
+        counts: (Q,) int64, number of rows found; later rows are -1.
+    """
+
+    rows: Rows
+    scores: NDArray[np.float64]
     counts: Rows
 
 
 def common_length(a: Codes, b: Codes, bits: int | None) -> int:
-    """The prefix length to compare two sets of codes at; the full length when None.
+    """The prefix length at which to compare two sets of codes; the full length when None.
 
     Raises:
         DataError: the codes differ in length and no `bits` is given, or `bits` is longer than one of them.
     """
     if bits is None and a.bits != b.bits:
-        raise DataError(f"codes of {a.bits} and {b.bits} bits: give `bits` to compare a common prefix.")
+        raise DataError(
+            f"codes of {a.bits} and {b.bits} bits cannot be compared at their full length.",
+            hint="Compare a common prefix: `bits`.",
+        )
     return b.check_length(a.check_length(bits))
 
 
@@ -61,14 +84,14 @@ def hamming_distances(a: Codes, b: Codes, bits: int | None = None, *, threads: i
         DataError: `bits` is longer than the codes.
 
     Example:
-        >>> a = Codes.from_signs([[1, 1, 1, 1]])
-        >>> b = Codes.from_signs([[1, 1, 1, 1], [1, -1, -1, -1]])
+        >>> a = Codes.binarize([[1, 1, 1, 1]])
+        >>> b = Codes.binarize([[1, 1, 1, 1], [1, -1, -1, -1]])
         >>> hamming_distances(a, b), hamming_distances(a, b, bits=2)
         (array([[0, 3]], dtype=uint16), array([[0, 1]], dtype=uint16))
     """
-    sides = prefix_sides(a, b, common_length(a, b, bits))
+    scan = scan_of(a, b, common_length(a, b, bits))
     out = np.empty((len(a), len(b)), np.uint16)
-    run(kernels.all_distances, len(a), threads, *sides, out)
+    run(kernels.all_distances, len(a), threads, scan, out)
     return out
 
 
@@ -88,30 +111,30 @@ def nearest(
         queries: Q codes. database: N codes. k: at least 1; all N rows when larger.
         bits: prefix length, 1 to B; the full length when None.
         allowed: (N,) bool, the rows that may be found; all when None.
-        max_distance: only rows at most this far; any when None.
+        max_distance: largest distance to be found; any when None.
         threads: all processors when None; the result is the same for any number.
 
     Returns:
         Neighbours with min(k, allowed rows) columns.
 
     Raises:
-        DataError: k < 1, max_distance < 0, `allowed` of another length, or `bits` longer than the codes.
+        DataError: k or max_distance not whole or out of range, `allowed` of another length, or `bits` longer than the
+            codes.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [-1, 1], [1, 1]])
+        >>> codes = Codes.binarize([[1, 1], [-1, 1], [1, 1]])
         >>> found = nearest(codes.take([0]), codes, k=2)
         >>> found.rows, found.distances
         (array([[0, 2]]), array([[0, 0]], dtype=uint16))
     """
     length = common_length(queries, database, bits)
-    found = room_for(len(queries), k, database, allowed, np.uint16)
-    limit = length + 1 if max_distance is None else min(length, _radius(max_distance)) + 1
-    sides = prefix_sides(queries, database, length)
+    check_k(k)
+    radius = length if max_distance is None else min(length, check_radius(max_distance, "max_distance"))
+    check_allowed(allowed, database)
+    found = Neighbours.allocate(len(queries), k, database, allowed)
     if found.rows.size:
-        run(
-            kernels.nearest, len(queries), threads, *sides, as_mask(allowed), limit,
-            found.rows, found.distances, found.counts,
-        )  # fmt: skip
+        scan, out = scan_of(queries, database, length, allowed), Found(found.rows, found.distances, found.counts)
+        run(kernels.nearest, len(queries), threads, scan, radius + 1, out)
     return found
 
 
@@ -120,7 +143,7 @@ class WithinRadius:
     """All database rows within a radius of Q queries, ordered by (distance, row).
 
     Attributes:
-        offsets: (Q+1,) int64, query q's hits are rows[offsets[q]:offsets[q + 1]].
+        offsets: (Q+1,) int64; the hits of query q are rows[offsets[q]:offsets[q + 1]].
         rows: (total,) int64. distances: (total,) uint16.
     """
 
@@ -141,40 +164,43 @@ def within(
     """Every database row at most `radius` bits away (range search).
 
     Raises:
-        DataError: radius < 0, `allowed` of another length, or `bits` longer than the codes.
+        DataError: radius not whole or negative, `allowed` of another length, or `bits` longer than the codes.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [-1, 1], [1, 1]])
+        >>> codes = Codes.binarize([[1, 1], [-1, 1], [1, 1]])
         >>> within(codes, codes, radius=0).rows
         array([0, 2, 1, 0, 2])
     """
     length = common_length(queries, database, bits)
-    limit = min(length, _radius(radius)) + 1
+    limit = min(length, check_radius(radius, "radius")) + 1
     counts = distance_histogram(queries, database, bits, allowed=allowed, threads=threads)[:, :limit]
     ends = np.cumsum(counts)  # (Q * limit,), in the order of the result
     place = (ends - counts.ravel()).reshape(counts.shape)
     total = int(ends[-1]) if len(ends) else 0
     rows, distances = np.empty(total, np.int64), np.empty(total, np.uint16)
     offsets = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
-    sides = prefix_sides(queries, database, length)
-    run(kernels.place_within, len(queries), threads, *sides, as_mask(allowed), limit, place, rows, distances)
+    scan = scan_of(queries, database, length, allowed)
+    run(kernels.place_within, len(queries), threads, scan, limit, place, rows, distances)
     return WithinRadius(offsets, rows, distances)
 
 
 def distance_histogram(
     queries: Codes, database: Codes, bits: int | None = None, *, allowed: Allowed = None, threads: int | None = None
 ) -> NDArray[np.int64]:
-    """How many database rows lie at each distance: (Q, B+1) int64.
+    """Number of database rows at each distance: (Q, B+1) int64.
+
+    Raises:
+        DataError: `allowed` of another length, or `bits` longer than the codes.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [-1, 1], [1, 1]])
+        >>> codes = Codes.binarize([[1, 1], [-1, 1], [1, 1]])
         >>> distance_histogram(codes.take([0]), codes)
         array([[2, 1, 0]])
     """
     length = common_length(queries, database, bits)
     check_allowed(allowed, database)
     out = np.zeros((len(queries), length + 1), np.int64)
-    run(kernels.count_distances, len(queries), threads, *prefix_sides(queries, database, length), as_mask(allowed), out)
+    run(kernels.count_distances, len(queries), threads, scan_of(queries, database, length, allowed), out)
     return out
 
 
@@ -187,11 +213,11 @@ def nearest_relaxed(
     candidates: int | None = None,
     allowed: Allowed = None,
     threads: int | None = None,
-) -> Neighbours:
+) -> ScoredRows:
     """The k database rows of the largest inner product with relaxed queries (asymmetric search).
 
-    The query keeps its values in (-1, 1), the database stays binary, so the score splits the ties that Hamming distance
-    leaves; on values of +-1 it is B - 2 x distance.
+    The query keeps its values in (-1, 1) and the database stays binary, so the score breaks ties of the Hamming
+    distance; for values of +-1 it is B - 2 x distance.
 
     Args:
         values: (Q, B) relaxed codes. database: N codes. k: at least 1. bits: prefix length; the full length when None.
@@ -199,59 +225,50 @@ def nearest_relaxed(
         allowed, threads: as in `nearest`.
 
     Returns:
-        Neighbours by (-score, row), scores as float64 in `distances`.
+        ScoredRows with min(k, allowed rows) columns.
 
     Raises:
         DataError: values of another width or not finite, k < 1, candidates < k, or `bits` longer than the codes.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [-1, 1], [1, -1]])
+        >>> codes = Codes.binarize([[1, 1], [-1, 1], [1, -1]])
         >>> nearest_relaxed([[0.9, 0.1]], codes, k=3).rows
         array([[0, 2, 1]])
     """
-    array = np.asarray(values, np.float64)
     length = database.check_length(bits)
-    if array.ndim != 2 or array.shape[1] < length:
-        raise DataError(f"relaxed queries: need (Q, {length} or more) values, got shape {array.shape}.")
-    if not np.isfinite(array[:, :length]).all():
-        row, column = np.argwhere(~np.isfinite(array[:, :length]))[0]
-        raise DataError(f"relaxed queries: row {row}, column {column} is {array[row, column]}; it must be finite.")
-    if np.abs(array[:, :length]).max(initial=0) > np.finfo(np.float64).max / length:
-        raise DataError("relaxed queries: values so large that their sum overflows; those of a code are in (-1, 1).")
-    found = room_for(len(array), k, database, allowed, np.float64)
-    tables, planes = _byte_tables(array[:, :length]), database.planes(length)
-    if candidates is not None and candidates < found.rows.shape[1]:
-        raise DataError(f"candidates: {candidates} cannot hold the {found.rows.shape[1]} hits asked for.")
+    array = _check_relaxed(values, length)
+    check_k(k)
+    check_allowed(allowed, database)
+    found = ScoredRows(*_allocate(len(array), k, database, allowed, np.float64))
+    columns = found.rows.shape[1]
+    if candidates is not None and _whole(candidates, 0, "candidates") < columns:
+        raise DataError(f"{candidates} candidates are fewer than the {columns} hits wanted.", option="candidates")
     if not found.rows.size:
         return found
+    tables, planes = _byte_tables(array), database.planes(length)
     if candidates is None:
-        run(
-            kernels.best_scores, len(array), threads, planes, as_mask(allowed), tables,
-            found.rows, found.distances, found.counts,
-        )  # fmt: skip
-        first = found
+        first = Found(found.rows, found.scores, found.counts)
+        run(kernels.best_scores, len(array), threads, planes, _as_mask(allowed), tables, first)
     else:
-        signs = Codes.from_signs(array[:, :length])
-        first = nearest(signs, database, candidates, length, allowed=allowed, threads=threads)
-        first = Neighbours(first.rows, np.full(first.rows.shape, -np.inf), first.counts)
-        run(kernels.score_rows, len(array), threads, planes, tables, first.rows, first.counts, first.distances)
-    order = np.lexsort((first.rows, -first.distances), axis=1)[:, : found.rows.shape[1]]
-    return Neighbours(
+        near = nearest(Codes.binarize(array), database, candidates, length, allowed=allowed, threads=threads)
+        first = Found(near.rows, np.full(near.rows.shape, -np.inf), near.counts)
+        run(kernels.score_rows, len(array), threads, planes, tables, first)
+    order = np.lexsort((first.rows, -first.values), axis=1)[:, :columns]
+    return ScoredRows(
         np.take_along_axis(first.rows, order, 1),
-        np.take_along_axis(first.distances, order, 1),
-        np.minimum(first.counts, found.rows.shape[1]),
+        np.take_along_axis(first.values, order, 1),
+        np.minimum(first.counts, columns),
     )
 
 
-def prefix_sides(
-    queries: Codes, database: Codes, length: int
-) -> tuple[NDArray[np.uint16], NDArray[np.uint16], np.uint16]:
-    """What the kernels take: queries (Q, W), planes (W, N), mask of the last word."""
-    return np.ascontiguousarray(queries.planes(length).T), database.planes(length), last_mask(length)
+def scan_of(queries: Codes, database: Codes, length: int, allowed: Allowed = None) -> Scan:
+    """What the kernels compare at a prefix length."""
+    turned = np.ascontiguousarray(queries.planes(length).T)  # (Q, W)
+    return Scan(turned, database.planes(length), last_mask(length), _as_mask(allowed))
 
 
 def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None:
-    """Run a kernel over all queries; the first time on a machine, say that it is being compiled."""
+    """Run a kernel over all queries; the first call on a machine compiles it."""
 
     def work(first: int, last: int) -> None:
         kernel(first, last, *arguments)
@@ -261,16 +278,16 @@ def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None
     if kernels.is_compiled(kernel):
         kernels.over_queries(work, queries, threads)
     else:
-        with console.status("Compiling for this processor, once: some seconds"):
+        with notice("Compiling for this processor: once, a few seconds"):
             _compile(work)
         kernels.over_queries(work, queries, threads)
 
 
 def _compile(work: Callable[[int, int], None]) -> None:
-    """Compile a kernel by running it on nothing.
+    """Compile a kernel by running it on an empty range of queries.
 
-    Where the result cannot be kept on disk, numba fails after each function that it has compiled, but has it then: so
-    ask again until all are there.
+    Where the result cannot be cached on disk, numba raises after each function that it has compiled, but keeps that
+    function in memory; so call again until all are compiled.
     """
     for _ in range(ATTEMPTS):
         with contextlib.suppress(OSError):
@@ -278,39 +295,71 @@ def _compile(work: Callable[[int, int], None]) -> None:
             return
 
 
+def check_k(k: int) -> int:
+    """`k`, if it is a whole number of at least 1.
+
+    Raises:
+        DataError: it is not.
+    """
+    return _whole(k, 1, "k")
+
+
+def check_radius(radius: int, option: str) -> int:
+    """A largest distance, if it is a whole number of at least 0.
+
+    Raises:
+        DataError: it is not; names `option`, the argument that gave it.
+    """
+    return _whole(radius, 0, option)
+
+
 def check_allowed(allowed: Allowed, database: Codes) -> None:
-    """Refuse a filter of another length."""
+    """Refuse a filter of another length.
+
+    Raises:
+        DataError: with both lengths.
+    """
     if allowed is not None and np.shape(allowed) != (len(database),):
-        raise DataError(f"allowed: need a row for each of the {len(database)} codes, got shape {np.shape(allowed)}.")
+        raise DataError(
+            f"need one value for each of the {len(database)} codes, got shape {np.shape(allowed)}.", option="allowed"
+        )
 
 
-def room_for(queries: int, k: int, database: Codes, allowed: Allowed, dtype: Any) -> Neighbours:
-    """Room for the answer."""
-    if not isinstance(k, int | np.integer):
-        raise DataError(f"k: must be a whole number, got {k!r}.")
-    if k < 1:
-        raise DataError(f"k: need at least 1 neighbour, got {k}.")
-    check_allowed(allowed, database)
-    columns = min(k, len(database) if allowed is None else int(np.count_nonzero(allowed)))
-    shape = (queries, columns)
-    return Neighbours(np.full(shape, -1, np.int64), np.zeros(shape, dtype), np.zeros(queries, np.int64))
+def _whole(value: Any, least: int, option: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise DataError(f"must be a whole number, got {value!r}.", option=option)
+    if value < least:
+        raise DataError(f"must be at least {least}, got {value}.", option=option)
+    return int(value)
 
 
-def as_mask(allowed: Allowed) -> NDArray[np.uint8]:
-    """What the kernels take as `allowed`: nothing when every row is."""
+def _check_relaxed(values: ArrayLike, length: int) -> NDArray[np.float64]:
+    """Relaxed queries (Q, length), cut to the prefix, if their inner products are finite."""
+    array = np.asarray(values, np.float64)
+    if array.ndim != 2 or array.shape[1] < length:
+        raise DataError(f"need (Q, {length} or more) values, got shape {array.shape}.", field="relaxed queries")
+    array = array[:, :length]
+    require_finite(array, "relaxed queries")
+    if np.abs(array).max(initial=0) > np.finfo(np.float64).max / length:
+        raise DataError(
+            "values so large that their sum overflows; relaxed codes are in (-1, 1).", field="relaxed queries"
+        )
+    return array
+
+
+def _allocate(queries: int, k: int, database: Codes, allowed: Allowed, dtype: Any) -> tuple[Rows, NDArray[Any], Rows]:
+    """Rows (Q, min(k, allowed rows)) of -1, values of the same shape, and counts (Q,), both 0."""
+    shape = queries, min(k, len(database) if allowed is None else int(np.count_nonzero(allowed)))
+    return np.full(shape, -1, np.int64), np.zeros(shape, dtype), np.zeros(queries, np.int64)
+
+
+def _as_mask(allowed: Allowed) -> NDArray[np.uint8]:
+    """`Scan.allowed`: empty when every row is allowed."""
     return _EVERY_ROW if allowed is None else np.ascontiguousarray(allowed, np.bool_).view(np.uint8)
 
 
-def _radius(radius: int) -> int:
-    if not isinstance(radius, int | np.integer):
-        raise DataError(f"the largest distance must be a whole number, got {radius!r}.")
-    if radius < 0:
-        raise DataError(f"the largest distance must be at least 0, got {radius}.")
-    return radius
-
-
 def _byte_tables(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(Q, 2 W, 256): what each byte value adds to the inner product at each place; bits past the length add nothing."""
+    """(Q, 2 W, 256): contribution of each byte value to the inner product, by position; bits past the length add 0."""
     count, length = values.shape
     padded = np.zeros((count, -(-length // WORD) * WORD))
     padded[:, :length] = values

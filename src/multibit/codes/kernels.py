@@ -1,9 +1,8 @@
-"""The compiled inner loops over packed codes (numba). They see plain arrays and release the GIL.
+"""Compiled inner loops over packed codes (numba), on plain arrays, without the GIL.
 
-Every kernel takes a range of queries, so that `over_queries` can share them among threads; a query is never split,
+Every kernel takes a range of queries, so that `over_queries` can distribute them over threads; a query is never split,
 hence the result is the same for any number of threads. Shapes: Q queries, N database rows, W words of a prefix, V
-64-bit words of a label set. `planes` (W, N) are `Codes.words` cut to the prefix, `queries` (Q, W) the same turned;
-`mask` says which bits of the last word belong to it.
+64-bit words of a label set.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -22,13 +21,55 @@ from numba.extending import intrinsic
 CHUNK = 1536  # database rows per step: eight planes of them and their distances stay in the first-level cache
 GROUP = 128  # rows that are skipped together when none of them is near enough
 BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
-CANDIDATES = 1 << 22  # most candidates of a batch: fewer queries share a pass when each needs many
+CANDIDATES = 1 << 22  # maximum candidates of a batch: fewer queries share a pass when each needs many
+
+
+class Scan(NamedTuple):
+    """What a kernel compares: queries with a database, at one prefix length.
+
+    Attributes:
+        queries: (Q, W) uint16. planes: (W, N) uint16, `Codes.words` cut to the prefix.
+        mask: uint16, the bits of the last word that belong to the prefix.
+        allowed: (N,) uint8, 0 where a row must not be found; (0,) when every row may be.
+    """
+
+    queries: Any
+    planes: Any
+    mask: Any
+    allowed: Any
+
+
+class Found(NamedTuple):
+    """Where a kernel writes the k best rows of each query.
+
+    Attributes:
+        rows: (Q, k) int64. values: (Q, k), uint16 distances or float64 scores. counts: (Q,) int64, rows found.
+    """
+
+    rows: Any
+    values: Any
+    counts: Any
+
+
+class RankCounts(NamedTuple):
+    """Where `ranking_counts` writes, per query.
+
+    Attributes:
+        precision_sum: (Q,) float64, sum of precision@rank over the relevant rows ranked at most `at`.
+        hits: (Q,) int64, relevant rows ranked at most `at`.
+        total, relevant: (Q, bits + 1) int64, rows and relevant rows at each distance.
+    """
+
+    precision_sum: Any
+    hits: Any
+    total: Any
+    relevant: Any
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the GIL and keep the result on disk, beside the source or in the user's cache folder.
+    """Compile without the GIL and cache the result on disk, next to the source or in the user's cache folder.
 
-    Where neither can be written, each process compiles anew.
+    Where neither can be written, each process compiles again.
     """
     try:
         return njit(nogil=True, cache=True)(function)
@@ -40,7 +81,7 @@ def processors() -> int:
     """How many processors this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system can tell
+    except AttributeError:  # not every system has it
         return os.cpu_count() or 1
 
 
@@ -128,10 +169,10 @@ def _add_one(planes: Any, queries: Any, q: Any, w: Any, start: Any, distances: A
 
 @compiled
 def fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, distances: Any, limit: int) -> bool:
-    """Hamming distances of query q to the rows from `start` on; says whether one is below `limit`.
+    """Hamming distances of query q to the rows from `start` on, into `distances`; whether one is below `limit`.
 
     Several words at a time stay in registers; one at a time, the sums are stored and read again for each. "Below" is
-    the borrow of a subtraction, collected without a branch. Unsigned indices spare the check for negative ones.
+    the borrow of a subtraction, collected without a branch. Unsigned indices avoid the check for negative ones.
     """
     count, below, w = len(planes), np.uint16(0), 0
     whole = count if mask == 0xFFFF else count - 1  # words that need no mask
@@ -149,22 +190,23 @@ def fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, dis
 
 
 @compiled
-def _all_distances_of(planes: Any, queries: Any, q: int, mask: Any, distances: Any) -> None:
+def _all_distances_of(scan: Any, q: int, distances: Any) -> None:
     """Distances of one query to every row, chunk by chunk."""
     for start in range(0, len(distances), CHUNK):
-        fill_distances(planes, queries, q, mask, start, distances[start : start + CHUNK], 0)
+        fill_distances(scan.planes, scan.queries, q, scan.mask, start, distances[start : start + CHUNK], 0)
 
 
 @compiled
-def all_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, out: Any) -> None:
+def all_distances(first: int, last: int, scan: Any, out: Any) -> None:
     """Distances of queries first..last to every row, into out (Q, N) uint16."""
     for q in range(first, last):
-        _all_distances_of(planes, queries, q, mask, out[q])
+        _all_distances_of(scan, q, out[q])
 
 
 @compiled
-def bare_distances(first: int, last: int, queries: Any, planes: Any, mask: Any) -> int:
-    """Distances of queries first..last to every row, chunk by chunk, and nothing done with them: for the benchmark."""
+def bare_distances(first: int, last: int, scan: Any) -> int:
+    """Distances of queries first..last to every row, chunk by chunk, not kept: the upper bound in the benchmark."""
+    planes, queries, mask = scan.planes, scan.queries, scan.mask
     chunk, seen = np.empty(CHUNK, np.uint16), 0
     for start in range(0, planes.shape[1], CHUNK):
         part = chunk[: min(CHUNK, planes.shape[1] - start)]
@@ -183,20 +225,17 @@ def _any_below(distances: Any, limit: Any) -> bool:
 
 
 @compiled
-def nearest(
-    first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, limit: int,
-    out_rows: Any, out_distances: Any, out_count: Any,
-) -> None:  # fmt: skip
+def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
     """The k nearest rows of queries first..last by (distance, row), in one pass over the database for a batch of them.
 
     Each query keeps candidates in row order, and a cut: the smallest distance within which it has k candidates already.
     A later row enters only below the cut, since at the cut it would lose the tie.
 
     Args:
-        allowed: (N,) uint8, 0 where a row is not to be found; (0,) when all are.
-        limit: rows at this distance or further are not to be found.
-        out_rows: (Q, k) int64. out_distances: (Q, k) uint16. out_count: (Q,) int64, how many were found.
+        limit: rows at this distance or further must not be found.
     """
+    planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
+    out_rows, out_distances, out_count = found.rows, found.values, found.counts
     count_rows, k = planes.shape[1], out_rows.shape[1]
     capacity = max(2 * k, k + 4 * CHUNK)
     batch = max(1, min(BATCH, CANDIDATES // capacity, last - first))
@@ -224,9 +263,9 @@ def nearest(
                         )
         for b in range(size):
             q = begin + b
-            out_count[q] = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
-            found = slice(0, out_count[q])
-            _sort_by_distance(rows[b][found], distances[b][found], limit, out_rows[q], out_distances[q])
+            kept = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
+            out_count[q] = kept
+            _sort_by_distance(rows[b][:kept], distances[b][:kept], limit, out_rows[q], out_distances[q])
 
 
 @compiled
@@ -290,8 +329,9 @@ def _sort_by_distance(rows: Any, distances: Any, limit: int, out_rows: Any, out_
 
 
 @compiled
-def count_distances(first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, out: Any) -> None:
-    """Add up the rows at each distance from queries first..last, into out (Q, bits + 1) int64."""
+def count_distances(first: int, last: int, scan: Any, out: Any) -> None:
+    """Count the rows at each distance from queries first..last, into out (Q, bits + 1) int64."""
+    planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
     chunk = np.empty(CHUNK, np.uint16)
     for q in range(first, last):
         for start in range(0, planes.shape[1], CHUNK):
@@ -303,15 +343,13 @@ def count_distances(first: int, last: int, queries: Any, planes: Any, mask: Any,
 
 
 @compiled
-def place_within(
-    first: int, last: int, queries: Any, planes: Any, mask: Any, allowed: Any, limit: int, place: Any, rows: Any,
-    distances: Any,
-) -> None:  # fmt: skip
-    """Write the rows nearer than `limit` of queries first..last where they belong by (distance, row).
+def place_within(first: int, last: int, scan: Any, limit: int, place: Any, rows: Any, distances: Any) -> None:
+    """Write the rows nearer than `limit` of queries first..last to rows and distances, ordered by (distance, row).
 
     Args:
-        place: (Q, limit) int64, where the first row of each distance goes in rows and distances; moved on.
+        place: (Q, limit) int64, the next position in rows and distances for each distance; advanced in place.
     """
+    planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
     chunk = np.empty(CHUNK, np.uint16)
     for q in range(first, last):
         for start in range(0, planes.shape[1], CHUNK):
@@ -327,7 +365,7 @@ def place_within(
 
 @compiled
 def _score(planes: Any, row: int, table: Any) -> float:
-    """Inner product of one row with a relaxed query: a sum over the row's bytes of what each is worth."""
+    """Inner product of one row with a relaxed query: the sum of the table's entry for each byte of the row."""
     score = 0.0
     for w in range(len(planes)):
         word = planes[w, row]
@@ -336,30 +374,28 @@ def _score(planes: Any, row: int, table: Any) -> float:
 
 
 @compiled
-def best_scores(
-    first: int, last: int, planes: Any, allowed: Any, tables: Any, out_rows: Any, out_scores: Any, out_count: Any
-) -> None:
-    """The k rows of the largest inner product with relaxed queries first..last, by (-score, row), over all rows.
+def best_scores(first: int, last: int, planes: Any, allowed: Any, tables: Any, found: Any) -> None:
+    """The k rows of the largest inner product with relaxed queries first..last, as a heap of (score, -row).
 
     Args:
-        tables: (Q, 2 W, 256) float64, worth of every byte value at every place. out_rows: (Q, k) int64.
-        out_scores: (Q, k) float64. out_count: (Q,) int64.
+        planes, allowed: as in `Scan`. tables: (Q, 2 W, 256) float64, contribution of every byte value at every byte
+            position.
     """
     for q in range(first, last):
-        count = 0
+        rows, scores, count = found.rows[q], found.values[q], 0
         for row in range(planes.shape[1]):
             if not len(allowed) or allowed[row]:
-                score = _score(planes, row, tables[q])
-                count = _insert(out_rows[q], out_scores[q], count, row, score)
-        out_count[q] = count
+                count = _insert(rows, scores, count, row, _score(planes, row, tables[q]))
+        found.counts[q] = count
 
 
 @compiled
-def score_rows(first: int, last: int, planes: Any, tables: Any, rows: Any, counts: Any, out_scores: Any) -> None:
-    """Inner products of relaxed queries first..last with the first counts[q] rows of rows (Q, n)."""
+def score_rows(first: int, last: int, planes: Any, tables: Any, found: Any) -> None:
+    """Inner products of relaxed queries first..last with the rows that were found for them, into found.values."""
     for q in range(first, last):
-        for i in range(counts[q]):
-            out_scores[q, i] = _score(planes, rows[q, i], tables[q])
+        rows, scores = found.rows[q], found.values[q]
+        for i in range(found.counts[q]):
+            scores[i] = _score(planes, rows[i], tables[q])
 
 
 @compiled
@@ -406,34 +442,30 @@ def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> Non
 
 
 @compiled
-def ranking_counts(
-    first: int, last: int, queries: Any, planes: Any, mask: Any, query_labels: Any, labels: Any,
-    at: int, precision_sum: Any, hits: Any, total: Any, relevant_total: Any,
-) -> None:  # fmt: skip
-    """What the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
+def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: Any, at: int, out: Any) -> None:
+    """Counts that the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
 
     A row's rank is one plus the rows of smaller distance plus the earlier rows of the same distance, so one pass for
     the histograms and one in row order give every rank.
 
     Args:
-        at: ranks past this one are not counted in the first two results.
-        precision_sum: out (Q,) float64, sum of precision@rank over the relevant rows ranked at most `at`.
-        hits: out (Q,) int64, relevant rows ranked at most `at`.
-        total: out (Q, bits + 1) int64, rows at each distance. relevant_total: out, relevant rows at each distance.
+        query_labels: (V, Q) uint64. labels: (V, N) uint64.
+        at: ranks past this one do not count in `precision_sum` and `hits`.
     """
-    count_rows, distances_count = planes.shape[1], total.shape[1]
+    count_rows, distances_count = scan.planes.shape[1], out.total.shape[1]
     distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
     rank, found = np.empty(distances_count, np.int64), np.empty(distances_count, np.int64)
     for q in range(first, last):
-        _all_distances_of(planes, queries, q, mask, distances)
+        _all_distances_of(scan, q, distances)
         _mark_relevant(query_labels, q, labels, relevant)
+        total, relevant_total = out.total[q], out.relevant[q]
         for i in range(count_rows):
-            total[q, distances[i]] += 1
-            relevant_total[q, distances[i]] += relevant[i]
+            total[distances[i]] += 1
+            relevant_total[distances[i]] += relevant[i]
         rank[0], found[0] = 0, 0  # rows, and relevant rows, ranked before the next row of this distance
         for distance in range(1, distances_count):
-            rank[distance] = rank[distance - 1] + total[q, distance - 1]
-            found[distance] = found[distance - 1] + relevant_total[q, distance - 1]
+            rank[distance] = rank[distance - 1] + total[distance - 1]
+            found[distance] = found[distance - 1] + relevant_total[distance - 1]
         precision, hit = 0.0, 0
         for i in range(count_rows):
             distance = distances[i]
@@ -443,4 +475,4 @@ def ranking_counts(
                 if rank[distance] <= at:
                     precision += found[distance] / rank[distance]
                     hit += 1
-        precision_sum[q], hits[q] = precision, hit
+        out.precision_sum[q], out.hits[q] = precision, hit

@@ -1,64 +1,83 @@
-"""The compiled inner loops of the pruned lists; see `codes.lists` for the idea and `codes.kernels` for the shapes."""
+"""Compiled inner loops of the pruned lists; see `codes.lists` for the idea and `codes.kernels` for the shapes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multibit.codes.kernels import CHUNK, compiled, fill_distances
 
-FIRST_LISTS = 4  # looked at before the bounds decide whether a scan is faster
+FIRST_LISTS = 4  # visited before the bounds decide whether a scan is faster
 SHIFT = 40  # a candidate is one number, distance * 2^40 + row, so that sorting numbers sorts by (distance, row)
+
+
+class Lists(NamedTuple):
+    """The lists that a scan is cut into.
+
+    Attributes:
+        order: (N,) int64, original rows of the planes, list by list, by distance from the centroid.
+        centroids: (W, L) uint16. rings: (L, bits + 2) int64, where the members at each distance begin.
+        reach: (L,) int64, distance of the farthest member, -1 where a list is empty.
+    """
+
+    order: Any
+    centroids: Any
+    rings: Any
+    reach: Any
 
 
 @compiled
 def nearest_in_lists(
-    first: int, last: int, queries: Any, planes: Any, mask: Any, order: Any, centroids: Any, rings: Any, reach: Any,
-    allowed: Any, limit: int, worthwhile: float, out_rows: Any, out_distances: Any, out_count: Any, out_given_up: Any,
-) -> None:  # fmt: skip
-    """The k nearest rows of queries first..last by (distance, row), looking only where the triangle inequality allows.
+    first: int, last: int, scan: Any, lists: Any, limit: int, worthwhile: float, found: Any, given_up: Any
+) -> None:
+    """The k nearest rows of queries first..last by (distance, row), only where the triangle inequality allows any.
 
     Args:
-        planes: (W, N), members list by list, by distance from their centroid. order: (N,) their rows.
-        centroids: (W, L). rings: (L, bits + 2), where each distance begins. reach: (L,), the farthest member.
+        scan: its planes in the order of `lists`, `allowed` by original row.
         limit: largest distance to be found.
-        worthwhile: share of the codes above which the query is given up: out_given_up (Q,) becomes 1.
+        worthwhile: share of the codes above which a query is given up: given_up (Q,) becomes 1.
     """
-    k, lists, total = out_rows.shape[1], centroids.shape[1], planes.shape[1]
-    away, by_distance = np.empty(lists, np.uint16), np.empty(lists, np.int64)
+    planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
+    order, centroids, rings, reach = lists.order, lists.centroids, lists.rings, lists.reach
+    k, total, count_lists = found.rows.shape[1], planes.shape[1], centroids.shape[1]
+    away, by_distance = np.empty(count_lists, np.uint16), np.empty(count_lists, np.int64)
     candidates, histogram = np.empty(2 * k + 2 * CHUNK, np.int64), np.empty(rings.shape[1], np.int64)
     for q in range(first, last):
-        for start in range(0, lists, CHUNK):
+        for start in range(0, count_lists, CHUNK):
             fill_distances(centroids, queries, q, mask, start, away[start : start + CHUNK], 0)
         _sort_lists(away, rings.shape[1], by_distance)
         histogram[:] = 0
         count, inside, cut = 0, 0, limit  # candidates, those within the cut, largest distance that may still enter
-        for visit in range(lists):
+        for visit in range(count_lists):
             if visit == FIRST_LISTS and _remaining(away, rings, reach, cut) > worthwhile * total:
-                out_given_up[q] = 1
+                given_up[q] = 1
                 break
             at = by_distance[visit]
             begin, end = _span(rings, reach, at, np.int64(away[at]), cut)
             if begin < end:
-                count, inside, cut = _look(
-                    begin, end, k, queries, q, planes, mask, order, allowed, candidates, count, inside, cut, histogram
+                count, inside, cut = _visit(
+                    begin, end, k, planes, queries, q, mask, order, allowed, candidates, histogram, count, inside, cut
                 )
         candidates[:count].sort()
-        out_count[q] = min(count, k)
-        for i in range(out_count[q]):
-            out_rows[q, i] = candidates[i] & ((1 << SHIFT) - 1)
-            out_distances[q, i] = candidates[i] >> SHIFT
+        found.counts[q] = min(count, k)
+        for i in range(found.counts[q]):
+            found.rows[q, i] = candidates[i] & ((1 << SHIFT) - 1)
+            found.values[q, i] = candidates[i] >> SHIFT
 
 
 @compiled
-def _look(
-    begin: int, end: int, k: int, queries: Any, q: int, planes: Any, mask: Any, order: Any, allowed: Any,
-    candidates: Any, count: int, inside: int, cut: int, histogram: Any,
+def _visit(
+    begin: int, end: int, k: int, planes: Any, queries: Any, q: int, mask: Any, order: Any, allowed: Any,
+    candidates: Any, histogram: Any, count: int, inside: int, cut: int,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Take the members begin..end within the cut, and lower the cut while k stay within it.
+    """Add the members begin..end within the cut to the candidates, and lower the cut while k stay within it.
 
-    Rows do not come in order here, so unlike in a scan a row at the cut may still win its tie and enters.
+    Rows do not come in order here, so unlike in a scan a row at the cut may still win its tie and enters. The arrays
+    are separate arguments because this is called for every list: a tuple slows the search down by about 5 %.
+
+    Returns:
+        The new count, inside and cut.
     """
     part = np.empty(CHUNK, np.uint16)
     for start in range(begin, end, CHUNK):
@@ -84,7 +103,7 @@ def _look(
 @compiled
 def _span(rings: Any, reach: Any, at: int, distance: int, cut: int) -> tuple[int, int]:
     """Members of a list that may lie within the cut of a query at this distance from its centroid."""
-    if distance - cut > reach[at]:  # most lists: known without a look at the rings
+    if distance - cut > reach[at]:  # most lists: decided without reading the rings
         return 0, 0
     farthest = rings.shape[1] - 2
     low, high = max(0, distance - cut), min(farthest, distance + cut)

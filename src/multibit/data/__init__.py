@@ -1,7 +1,6 @@
-"""Pictures, texts and labels, as files have them -> dataset -> split, features."""
+"""Data sets and splits, and the readers of common dataset layouts."""
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.features import FeatureStore, Pairs, Recipe
 from multibit.data.split import Split
 
-__all__ = ["FeatureStore", "PairedDataset", "Pairs", "Recipe", "Split"]
+__all__ = ["PairedDataset", "Split"]

@@ -1,4 +1,4 @@
-"""A data set -> files for other tools: manifest, `.npz`, the community's `.mat` trio."""
+"""Writing of data sets for other tools: manifest, `.npz`, and the field's trio of `.mat` files."""
 
 from __future__ import annotations
 
@@ -9,38 +9,41 @@ import numpy as np
 import scipy.io
 from numpy.typing import NDArray
 
+from multibit.arrays import check_offsets
 from multibit.data.dataset import PairedDataset
-from multibit.data.features import check_offsets, read_npz
 from multibit.data.manifest import SUFFIXES, write_manifest
 from multibit.errors import DataError
-from multibit.files import replacing
+from multibit.files import read_npz, replacing
 
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 
 
-def check_target(path: Path, *, features: bool = False) -> None:
-    """Refuse a target before the work, not after it.
+def require_dataset_target(path: Path, *, features: bool = False) -> None:
+    """Refuse a path that has the wrong suffix, or an existing folder, before the work starts.
+
+    Args:
+        path: of `write_dataset`. features: it is the path of `write_arrays_npz` instead.
 
     Raises:
-        DataError: `write_dataset`, or `write_arrays_npz` for features, could not write there.
+        DataError: neither function could write there.
     """
     suffix = path.suffix.lower()
     if features and suffix != ".npz":
-        raise DataError(f"{path}: features are written to a file that ends in .npz.")
+        raise DataError("must end in .npz for features.", file=path)
     if suffix not in (*SUFFIXES, ".npz", ""):
-        raise DataError(f"{path}: must end in {', '.join(SUFFIXES)} or .npz, or name a folder for the .mat trio.")
+        raise DataError(f"must end in {', '.join(SUFFIXES)} or .npz, or be a folder for the .mat trio.", file=path)
     if not suffix and path.exists():
-        raise DataError(f"{path}: exists already. Choose another folder or delete it first.")
+        raise DataError("exists already.", file=path, hint="Choose another folder or delete it first.")
 
 
 def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
-    """Write a data set, the kind of file by its ending: .csv, .jsonl, .parquet, .npz, or a folder for the `.mat` trio.
+    """Write a data set in the format of the suffix: .csv, .jsonl, .parquet, .npz, or a folder for the `.mat` trio.
 
     Raises:
-        DataError: another ending, a folder that exists, or as `write_mat_trio`.
+        DataError: another suffix, a folder that exists, or as `write_mat_trio`.
     """
     path = Path(path)
-    check_target(path)
+    require_dataset_target(path)
     if path.suffix.lower() == ".npz":
         write_arrays_npz(_arrays(dataset), path)
     elif path.suffix:
@@ -50,8 +53,12 @@ def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
 
 
 def write_arrays_npz(arrays: dict[str, NDArray[Any]], path: Path) -> None:
-    """Write arrays to one `.npz` file in one step."""
-    check_target(path, features=True)
+    """Write arrays to one `.npz` file in one step.
+
+    Raises:
+        DataError: another suffix.
+    """
+    require_dataset_target(path, features=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -63,8 +70,8 @@ def write_mat_trio(dataset: PairedDataset, folder: Path) -> None:
     `label_names`.
 
     Raises:
-        DataError: an id, picture path, text or label name with blanks at its ends, which readers take for padding; an
-            empty text beside others, which they leave out; an empty label name. Names them.
+        DataError: an id, image path, text or label name with blanks at its ends, which readers take for padding; an
+            empty text among several, which they leave out; an empty label name.
     """
     _require_kept(dataset, folder)
     paths = [" " if image is None else str(image.absolute()) for image in dataset.images]  # "" would lose its row
@@ -89,19 +96,22 @@ def _require_kept(dataset: PairedDataset, folder: Path) -> None:
         if _has_padding(name, str(image or ""), *texts) or (len(texts) > 1 and "" in texts)
     ]
     names = [repr(name) for name in dataset.label_names if not name or _has_padding(name)]
-    for found, what in (
-        (lost, "items with blanks at the ends of the id, path or a text, or with an empty text beside others"),
-        (names, "label names with blanks at the ends, or empty"),
+    for field, found, what in (
+        ("ids", lost, "items have an id, path or text with blanks at its ends, or an empty text among several"),
+        ("label_names", names, "label names are empty or have blanks at their ends"),
     ):
         if found:
             raise DataError(
-                f"{folder}: {len(found):,} {what}, which the .mat trio does not keep: {', '.join(found[:5])}"
-                f"{', ...' if len(found) > 5 else ''}. Mend them, or write .csv, .jsonl, .parquet or .npz."
+                f"{len(found):,} {what}, which the .mat trio does not keep: {', '.join(found[:5])}"
+                f"{', ...' if len(found) > 5 else ''}.",
+                file=folder,
+                field=field,
+                hint="Fix them, or write .csv, .jsonl, .parquet or .npz.",
             )
 
 
 def _has_padding(*texts: str) -> bool:
-    """Whether reading the trio would change one of these, as `sources.mat` takes padding away."""
+    """Whether reading the trio would change one of these: `sources.mat` strips padding."""
     return any(text != text.strip(" \0") for text in texts)
 
 
@@ -109,12 +119,12 @@ def read_dataset_npz(source: Path | str) -> PairedDataset:
     """Read what `write_dataset` wrote to `.npz`: ids, images, texts, text_offsets, labels, label_names.
 
     Raises:
-        DataError: unreadable, a key missing, or arrays that do not fit.
+        DataError: unreadable, a key missing, or arrays that do not match; with file and key.
     """
     path = Path(source)
     arrays = read_npz(path)
     if missing := [key for key in KEYS if key not in arrays]:
-        raise DataError(f"{path}: no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}.")
+        raise DataError(f"no such array; it has {', '.join(arrays) or 'nothing'}.", file=path, field=missing[0])
     ids, images, texts, names = (
         [str(value) for value in arrays[key].ravel()] for key in ("ids", "images", "texts", "label_names")
     )
@@ -122,10 +132,10 @@ def read_dataset_npz(source: Path | str) -> PairedDataset:
     try:
         check_offsets(offsets, len(ids), len(texts))
         parts = tuple(tuple(texts[offsets[row] : offsets[row + 1]]) for row in range(len(ids)))
-        pictures = tuple(Path(image) if image else None for image in images)
-        return PairedDataset(tuple(ids), pictures, parts, arrays["labels"], tuple(names))
+        paths = tuple(Path(image) if image else None for image in images)
+        return PairedDataset(tuple(ids), paths, parts, arrays["labels"], tuple(names))
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise error.within(path) from None
 
 
 def _arrays(dataset: PairedDataset) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Read a user's own data: a CSV, JSONL or Parquet manifest beside a folder of pictures."""
+"""Reading and writing of manifests: one item per row of a CSV, JSONL or Parquet file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
-from numpy.typing import NDArray
 
-from multibit.data.dataset import PairedDataset
-from multibit.errors import DataError
+from multibit.data.dataset import Item, PairedDataset
+from multibit.errors import ConfigError, DataError
 from multibit.files import replacing
 
 FIELDS = ("id", "image", "text", "texts", "labels")
@@ -37,61 +36,56 @@ def read_manifest(
 
     Args:
         path: a .csv, .jsonl or .parquet file, UTF-8.
-        images: folder of the pictures; the manifest's own when None.
+        images: folder that image paths are relative to; the manifest's own when None.
         columns: the file's own column names by field, e.g. {"image": "file_name"}.
         separator: between several values of one CSV cell.
         label_names: the only labels allowed, in column order; all that occur when None.
 
     Raises:
-        DataError: unreadable, empty, a field missing in a row, duplicate ids, an unknown label; with file and row.
-            Or `images` has no effect, for all paths are absolute.
+        DataError: unreadable, empty, a field missing in a row, duplicate ids, an unknown label; with file, row and
+            field. Or `images` has no effect because all paths are absolute.
+        ConfigError: `columns` names an unknown field.
     """
-    names = {name: name for name in FIELDS} | dict(columns or {})
-    if unknown := sorted(set(names) - set(FIELDS)):
-        raise DataError(f"columns: {', '.join(unknown)} is not a field; there are {', '.join(FIELDS)}.")
+    columns = columns or {}
+    require_known(columns, FIELDS, "columns")
     path = Path(path)
     root = path.parent if images is None else Path(images)
-    asked = set(columns or ())
-    numbers: list[int] = []
-    ids: list[str] = []
-    pictures: list[Path | None] = []
-    texts: list[tuple[str, ...]] = []
-    labels: list[tuple[str, ...]] = []
-    for number, row in rows_of(path):
-        where = f"{path}, row {number}"
-        fields = {name: _cell(row, names, name, where) for name in ("id", "image", "labels")}
-        numbers.append(number)
-        ids.append(str(fields["id"]))
-        pictures.append(root / str(fields["image"]) if fields["image"] else None)
-        several = "texts" in asked or ("text" not in asked and names["texts"] in row)
-        written = _cell(row, names, "texts" if several else "text", where)
-        texts.append(_several(written, separator if several else None, where) or ("",))
-        labels.append(_several(fields["labels"], separator, where))
-    if not ids:
-        raise DataError(f"{path}: the manifest is empty; it needs at least one row.")
-    _refuse_duplicates(path, numbers, ids)
-    if images is not None:
-        _refuse_useless(path, root, [picture for picture in pictures if picture is not None])
-    vocabulary = tuple(sorted(set().union(*labels)) if label_names is None else label_names)
-    multi_hot = _multi_hot(path, numbers, labels, vocabulary)
+    items: list[Item] = []
+    rows: list[int] = []
     try:
-        return PairedDataset(tuple(ids), tuple(pictures), tuple(texts), multi_hot, vocabulary)
+        for number, cells in rows_of(path):
+            rows.append(number)
+            items.append(_Row(number, cells, columns).item(root, separator))
+        if images is not None:
+            _require_effect(root, [image for _, image, _, _ in items if image is not None])
+        return PairedDataset.of_items(items, label_names, rows=rows)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise error.within(path) from None
+
+
+def require_known(names: Mapping[str, str], known: Sequence[str], option: str) -> None:
+    """Refuse a mapping of column names or keys that has unknown fields.
+
+    Args:
+        names: the source's own name by field. known: the fields. option: argument that `names` was given as.
+
+    Raises:
+        ConfigError: an unknown field.
+    """
+    if unknown := sorted(set(names) - set(known)):
+        raise ConfigError(f"unknown field {', '.join(unknown)}; choose from {', '.join(known)}.", option=option)
 
 
 def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
-    """Write a manifest that `read_manifest` reads back, the kind of file by its ending, in one step.
+    """Write a manifest that `read_manifest` reads back, in the format of its suffix, in one step.
 
-    Pictures below the manifest's folder are named relative to it. A label that no item has is not written.
+    Paths of images below the manifest's folder are relative to it. A label that no item has is not written.
 
     Raises:
-        DataError: another ending.
+        DataError: another suffix.
     """
     path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise DataError(f"{path}: a manifest must end in {', '.join(SUFFIXES)}.")
+    kind = _suffix_of(path)
     rows = [
         {
             "id": name,
@@ -124,115 +118,126 @@ def _relative(image: Path | None, folder: Path) -> str:
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else str(absolute)
 
 
+def _suffix_of(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"a manifest must end in {', '.join(SUFFIXES)}.", file=path)
+    return suffix
+
+
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with their number as an editor shows it: the line of a text file, from 1 in Parquet."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{path}: a manifest must end in {', '.join(SUFFIXES)}.")
+    """Rows with their number as an editor shows it: the line of a text file, from 1 in Parquet.
+
+    Raises:
+        DataError: missing, unreadable, not UTF-8, another suffix, or a row that is not CSV or JSON.
+    """
+    suffix = _suffix_of(path)
     try:
-        if path.suffix.lower() == ".parquet":
+        if suffix == ".parquet":
             yield from enumerate(pyarrow.parquet.read_table(path).to_pylist(), start=1)
             return
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _json_rows(path, file) if path.suffix.lower() == ".jsonl" else _csv_rows(path, file)
+            yield from _json_rows(file) if suffix == ".jsonl" else _csv_rows(file)
+    except DataError as error:
+        raise error.within(path) from None
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
+        raise DataError("no such file.", file=path) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error}). Save it as UTF-8.") from None
+        raise DataError(f"not UTF-8 ({error}).", file=path, hint="Save it as UTF-8.") from None
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
+        raise DataError(f"cannot be read ({error}).", file=path) from None
 
 
-def _csv_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # texts may have any length
     reader = csv.DictReader(file, strict=True)
-    names = list(reader.fieldnames or ())
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}, row 1: the column {twice!r} is there twice.")
-    for row in _named_errors(path, reader):
-        if None in row or None in row.values():
-            raise DataError(
-                f"{path}, row {reader.line_num}: need {len(reader.fieldnames or [])} cells, as in the header."
-            )
-        yield reader.line_num, row
-
-
-def _named_errors(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
     try:
-        yield from reader
+        names = list(reader.fieldnames or ())
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError("two columns of this name; each must be unique.", row=1, field=twice)
+        for row in reader:
+            if None in row or None in row.values():
+                found = len(names) + len(row.get(None) or ()) - list(row.values()).count(None)
+                raise DataError(f"{found} cells; the header has {len(names)}.", row=reader.line_num)
+            yield reader.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path}, row {reader.reader.line_num}: not CSV ({error}).") from None
+        raise DataError(f"not CSV ({error}).", row=reader.reader.line_num) from None
 
 
-def _json_rows(path: Path, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{path}, row {number}: not JSON ({error}).") from None
+            raise DataError(f"not JSON ({error}).", row=number) from None
         if not isinstance(row, dict):
-            raise DataError(f"{path}, row {number}: need an object with the fields {', '.join(FIELDS)}.")
+            raise DataError(
+                f"need an object with the fields {', '.join(FIELDS)}, got {type(row).__name__}.", row=number
+            )
         yield number, row
 
 
-def _cell(row: Mapping[str, Any], names: Mapping[str, str], field: str, where: str) -> Any:
-    """The row's value of a field; a missing column is an error, an empty value is not (but for the id)."""
-    column = names[field]
-    if column not in row or (field == "id" and row[column] in (None, "")):
-        raise DataError(
-            f"{where}: no {column!r}; it has {', '.join(map(str, row))}. Name the column with --column {field}=NAME, "
-            f"of import with --map {field}=NAME."
-        )
-    return row[column]
+@dataclass(frozen=True)
+class _Row:
+    """A row of a manifest.
 
+    Attributes:
+        number: as an editor shows it. cells: by the file's own column names. columns: those names by field.
+    """
 
-def _several(value: Any, separator: str | None, where: str) -> tuple[str, ...]:
-    """Values of one cell: a list as it is, a JSON list, or text cut at the separator."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        if separator is not None and value.lstrip().startswith("["):
+    number: int
+    cells: Mapping[str, Any]
+    columns: Mapping[str, str]
+
+    def item(self, root: Path, separator: str) -> Item:
+        """The item; image paths are relative to `root`, a CSV cell of several values is split at the separator."""
+        name, image = self._value("id"), self._value("image")
+        if name in (None, ""):
+            raise DataError("the id is empty.", row=self.number, field="id")
+        labels = self._values("labels", separator)
+        several = "texts" in self.columns or ("text" not in self.columns and "texts" in self.cells)
+        texts = self._values("texts", separator) if several else self._values("text", None)
+        return str(name), root / str(image) if image else None, texts, labels
+
+    def _value(self, field: str) -> Any:
+        column = self.columns.get(field, field)
+        if column not in self.cells:
+            raise DataError(
+                f"no column {column!r}; it has {', '.join(map(str, self.cells))}.",
+                row=self.number,
+                field=field,
+                hint=f"Map the field {field} to a column with `columns`.",
+            )
+        return self.cells[column]
+
+    def _values(self, field: str, separator: str | None) -> tuple[str, ...]:
+        """Values of one cell: a list, a JSON list, or text that is split at the separator; the whole text if None."""
+        value = self._value(field)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            if separator is None or not value.lstrip().startswith("["):
+                parts = value.split(separator) if separator else [value]
+                return tuple(part.strip() for part in parts if part.strip())
             try:
                 value = json.loads(value)
             except json.JSONDecodeError as error:
-                raise DataError(f"{where}: {value[:40]!r} starts like a JSON list but is none ({error}).") from None
-        else:
-            parts = value.split(separator) if separator else [value]
-            return tuple(part.strip() for part in parts if part.strip())
-    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-        raise DataError(f"{where}: need a text or a list of texts, got {str(value)[:60]!r}.")
-    return tuple(value)
-
-
-def _refuse_useless(path: Path, root: Path, pictures: Sequence[Path]) -> None:
-    """Refuse a folder of pictures that no picture path is relative to."""
-    if pictures and not any(picture.absolute().is_relative_to(root.absolute()) for picture in pictures):
-        raise DataError(
-            f"{path}: the folder of pictures {root} has no effect, for every picture path is absolute, {pictures[0]} "
-            "first. Leave --images out, or write paths relative to the folder."
-        )
-
-
-def _refuse_duplicates(path: Path, numbers: Sequence[int], ids: Sequence[str]) -> None:
-    first: dict[str, int] = {}
-    for number, name in zip(numbers, ids, strict=True):
-        if name in first:
-            raise DataError(f"{path}: duplicate id {name!r}: rows {first[name]} and {number}. Each must be unique.")
-        first[name] = number
-
-
-def _multi_hot(
-    path: Path, numbers: Sequence[int], labels: Sequence[Sequence[str]], vocabulary: Sequence[str]
-) -> NDArray[np.uint8]:
-    column = {name: index for index, name in enumerate(vocabulary)}
-    array = np.zeros((len(labels), len(vocabulary)), np.uint8)
-    for row, names in enumerate(labels):
-        for name in names:
-            if name not in column:
                 raise DataError(
-                    f"{path}, row {numbers[row]}: the label {name!r} is unknown; {len(column)} labels are known."
-                )
-            array[row, column[name]] = 1
-    return array
+                    f"{value[:40]!r} starts like a JSON list but is not one ({error}).", row=self.number, field=field
+                ) from None
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            raise DataError(f"need a text or a list of texts, got {str(value)[:60]!r}.", row=self.number, field=field)
+        return tuple(value)
+
+
+def _require_effect(root: Path, images: Sequence[Path]) -> None:
+    """Refuse a folder that no image path is relative to."""
+    if images and not any(image.absolute().is_relative_to(root.absolute()) for image in images):
+        raise DataError(
+            f"the folder {root} has no effect: every image path is absolute, such as {images[0]}.",
+            option="images",
+            hint="Leave out `images`, or write paths relative to the folder.",
+        )

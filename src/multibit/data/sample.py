@@ -1,4 +1,4 @@
-"""The sample that comes with multibit: 4,769 public-domain OpenClipart pictures with texts and 73 labels."""
+"""The packaged sample: 4,769 public-domain OpenClipart images with texts and 73 labels."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FOLDER = Path(__file__).parent.parent / "sample" / "openclipart"
 
 
 def load_sample() -> PairedDataset:
-    """The sample as a data set; its manifest is an ordinary one."""
+    """The sample as a data set, read from an ordinary manifest."""
     return read_manifest(FOLDER / "items.jsonl")

@@ -1,7 +1,8 @@
-"""Who is trained on, who selects the epoch, who asks, and who is searched."""
+"""Train, validation, query and database rows of a data set."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.errors import ConfigError
+from multibit.arrays import Rows
+from multibit.errors import ConfigError, DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
-Rows = NDArray[np.int64]
+ROLES = ("train", "validation", "query", "database")
+
+PAPER_SIZES = {"query": 5_000, "train": 9_000, "validation": 1_000}
+MIN_ITEMS = 5
+"""The usual split needs at least this many items."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows of a data set by role. Building one proves that the roles do not leak.
+    """Rows of a data set by role. Construction verifies that no row leaks from one role into another.
 
     Attributes:
         train, validation, query: disjoint rows.
-        database: rows that are searched: no query row; the training and validation rows are in it (the field's
+        database: rows that are searched, none of them a query row; training and validation rows are in it (the field's
             usual protocol), first and in training order.
-        seed: of the permutation that drew it; None where others drew it.
+        seed: of the permutation that the split was drawn with; None where it was read from elsewhere.
 
     Raises:
-        ConfigError: roles overlap, or a row occurs twice.
+        ConfigError: roles overlap, a row occurs twice, or a row is negative.
 
     Example:
         >>> split = Split.draw(10, query=3, train=4, validation=1)
@@ -42,28 +48,28 @@ class Split:
     seed: int | None
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "query", "database"):
-            rows = np.asarray(getattr(self, name), np.int64)
+        for name, given in self.roles.items():
+            rows = np.asarray(given, np.int64)
             object.__setattr__(self, name, rows)
             if len(np.unique(rows)) < len(rows):
-                raise ConfigError(f"split: a row occurs twice in {name}.")
+                raise ConfigError(f"a row occurs twice in {name}.", field="split")
             if len(rows) and rows.min() < 0:
-                raise ConfigError(f"split: row {rows.min()} in {name} is negative; rows count from 0.")
-        for first, second in (
-            ("train", "validation"),
-            ("train", "query"),
-            ("validation", "query"),
-            ("query", "database"),
-        ):
+                raise ConfigError(f"{name} has the negative row {rows.min()}; rows count from 0.", field="split")
+        for first, second in (*itertools.combinations(("train", "validation", "query"), 2), ("query", "database")):
             shared = np.intersect1d(getattr(self, first), getattr(self, second))
             if len(shared):
                 raise ConfigError(
-                    f"split: {len(shared)} rows are both in {first} and in {second}, row {shared[0]} first."
+                    f"{len(shared)} rows are both in {first} and in {second}, such as row {shared[0]}.", field="split"
                 )
 
     @property
+    def roles(self) -> dict[str, Rows]:
+        """Rows by role."""
+        return {name: getattr(self, name) for name in ROLES}
+
+    @property
     def unseen(self) -> Rows:
-        """Database rows that training and selection never saw, in database order."""
+        """Database rows that are in neither train nor validation, in database order."""
         seen = np.concatenate([self.train, self.validation])
         return self.database[~np.isin(self.database, seen)]
 
@@ -80,43 +86,47 @@ class Split:
     ) -> Split:
         """Draw by the paper's rule (Table `tab:data-split`), which is the field's with any seed.
 
-        `numpy.random.RandomState(seed).permutation(items)`: the first `query` rows ask, the next `train` train, the
-        next `validation` select; everything but the queries is the database.
+        In `numpy.random.RandomState(seed).permutation(items)`, the first `query` rows are the queries, the next `train`
+        rows the training set, the next `validation` rows the validation set; all but the queries are the database.
 
         Args:
-            items: N. query, train, validation: rows of each role. seed: the field uses 1814, 3407, 42 and 1.
-            groups: (N,) what belongs together, e.g. near-duplicates: a group has one role. Then groups are permuted,
-                and a role has as many whole groups as it needs to have its rows, so it may have some more.
+            items: N. query, train, validation: number of rows. seed: the field uses 1814, 3407, 42 and 1.
+            groups: (N,) group of each item, e.g. near-duplicates; all items of a group get one role. Groups are
+                permuted instead of rows, and each role takes whole groups until it has its number of rows or more.
 
         Raises:
-            ConfigError: fewer items than the roles need, no query, or fewer than two training rows.
+            ConfigError: fewer items than the roles need, no query, fewer than two training rows, a seed out of range,
+                or groups that do not fit.
         """
         if not 0 <= seed < 2**32:
-            raise ConfigError(f"seed: must be from 0 to 2^32 - 1, got {seed}.")
-        if query < 1 or train < 2 or validation < 0:
-            raise ConfigError(
-                f"split: need 1+ query, 2+ train, 0+ validation rows; got {query}, {train}, {validation}."
-            )
+            raise ConfigError(f"need 0 to 2^32 - 1, got {seed}.", option="seed")
+        sizes = {"query": query, "train": train, "validation": validation}
+        for (name, size), least in zip(sizes.items(), (1, 2, 0), strict=True):
+            if size < least:
+                raise ConfigError(f"need at least {least} rows, got {size}.", option=name)
         if query + train + validation > items:
             raise ConfigError(
-                f"split: {query} query + {train} train + {validation} validation = {query + train + validation} rows, "
-                f"but the data has {items}."
+                f"{query} query + {train} train + {validation} validation = {query + train + validation} rows, but the "
+                f"data has {items}.",
+                field="split",
+                hint="Decrease `query`, `train` or `validation`.",
             )
         if groups is None:
             order = np.random.RandomState(seed).permutation(items)
-            cuts = [query, query + train, query + train + validation]
+            ends = [query, query + train, query + train + validation]
         else:
-            order, cuts = _draw_groups(np.asarray(groups), items, (query, train, validation), seed)
-        asked, rest = order[: cuts[0]], order[cuts[0] :]
-        return cls(order[cuts[0] : cuts[1]], order[cuts[1] : cuts[2]], asked, rest, seed)
+            order, ends = _draw_groups(np.asarray(groups), items, list(sizes.values()), seed)
+        queries, rest = order[: ends[0]], order[ends[0] :]
+        return cls(order[ends[0] : ends[1]], order[ends[1] : ends[2]], queries, rest, seed)
 
     @classmethod
     def of_roles(cls, items: int, roles: Mapping[str, ArrayLike]) -> Split:
-        """A split that others drew.
+        """A split whose rows are given.
 
         Args:
-            items: N. roles: rows of query and train; of validation, or the last tenth of train is taken for it; of
-                database, or all rows but the queries are searched, those of train first.
+            items: N.
+            roles: rows of query and train; of validation, by default the last tenth of train; of database, by default
+                all rows but the queries, those of train first.
 
         Raises:
             ConfigError: query or train is missing, a row does not exist, or roles overlap.
@@ -124,11 +134,11 @@ class Split:
         rows = {name: np.asarray(each, np.int64).ravel() for name, each in roles.items()}
         for name in ("query", "train"):
             if not len(rows.get(name, ())):
-                raise ConfigError(f"split: no row in {name}; it has {', '.join(rows) or 'nothing'}.")
+                raise ConfigError(f"no row in {name}; it has {', '.join(rows) or 'nothing'}.", field="split")
         for name, each in rows.items():
             if len(each) and not 0 <= each.min() <= each.max() < items:
                 wrong = each.min() if each.min() < 0 else each.max()
-                raise ConfigError(f"split: {name} names row {wrong}, the data has rows 0 to {items - 1}.")
+                raise ConfigError(f"{name} has row {wrong}, the data has rows 0 to {items - 1}.", field="split")
         train = rows["train"]
         rest = np.setdiff1d(np.arange(items), np.concatenate([rows["query"], train]))
         database = rows.get("database", np.concatenate([train, rest]))
@@ -139,46 +149,55 @@ class Split:
 
     @classmethod
     def usual(cls, items: int, seed: int = 42, groups: ArrayLike | None = None) -> Split:
-        """Draw the paper's sizes: 5,000 / 9,000 / 1,000, or MIRFlickr's shares (25, 45, 5 %) of a smaller set."""
-        sizes = {"query": items // 4, "train": items * 45 // 100, "validation": items // 20}
-        if items < 5:
-            raise ConfigError(f"split: {items} items are too few to train on and to query; need at least 5.")
-        paper = {"query": 5000, "train": 9000, "validation": 1000}
-        return cls.draw(
-            items, **{role: min(paper[role], size) for role, size in sizes.items()}, seed=seed, groups=groups
-        )
+        """Draw the paper's sizes, 5,000 queries, 9,000 train and 1,000 validation rows, wherever they fit.
+
+        A data set of up to 15,000 items gets MIRFlickr's shares: 25, 45 and 5 %.
+
+        Raises:
+            ConfigError: fewer than `MIN_ITEMS` items, or as `draw`.
+
+        Example:
+            >>> Split.usual(19_627).describe()  # IAPR TC-12
+            'seed 42: 9,000 train, 1,000 validation, 5,000 query, 14,627 database'
+        """
+        return cls.draw(items, **usual_sizes(items), seed=seed, groups=groups)
 
     def describe(self) -> str:
-        """Where it comes from and how many rows have each role, for people."""
-        roles = ("train", "validation", "query", "database")
-        sizes = ", ".join(f"{len(getattr(self, role)):,} {role}" for role in roles)
+        """Its seed and the number of rows of each role, human-readable."""
+        sizes = ", ".join(f"{len(rows):,} {role}" for role, rows in self.roles.items())
         return f"{'given' if self.seed is None else f'seed {self.seed}'}: {sizes}"
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the content."""
-        return fingerprint(self.seed, self.train, self.validation, self.query, self.database)
+        return fingerprint(self.seed, *self.roles.values())
 
     def save(self, path: Path | str) -> None:
         """Write to one file, in one step."""
-        rows = {name: getattr(self, name) for name in ("train", "validation", "query", "database")}
-        write_arrays(Path(path), rows, {"seed": self.seed}, kind="split", version=1)
+        write_arrays(Path(path), self.roles, {"seed": self.seed}, kind="split", version=1)
 
     @classmethod
     def load(cls, path: Path | str) -> Split:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            FormatError: missing, corrupt or truncated, newer, or another kind of file. ConfigError: roles overlap.
+        """
         rows, header = read_arrays(Path(path), kind="split", version=1)
-        return cls(**rows, seed=header["seed"])
+        try:
+            return cls(**rows, seed=header["seed"])
+        except ConfigError as error:
+            raise error.within(path) from None
 
 
 def _draw_groups(groups: NDArray[Any], items: int, sizes: Sequence[int], seed: int) -> tuple[Rows, list[int]]:
     """Rows in the order of permuted groups, and where each role ends: at the end of a group."""
     if groups.shape != (items,):
-        raise ConfigError(f"groups: shape {groups.shape} for {items} items; need one group for each.")
+        raise ConfigError(f"need one group for each of {items} items, got shape {groups.shape}.", option="groups")
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     number = np.argsort(np.argsort(first))[group]  # groups count from 0 in the order they appear
     order = np.random.RandomState(seed).permutation(len(first))
-    place = np.argsort(order)[number]  # of each row's group
-    ends = np.cumsum(np.bincount(place))
+    rank = np.argsort(order)[number]  # of each row's group
+    ends = np.cumsum(np.bincount(rank))
     cuts = [0]
     for size in sizes:
         reached = ends[min(int(np.searchsorted(ends, cuts[-1] + size)), len(ends) - 1)]
@@ -186,7 +205,38 @@ def _draw_groups(groups: NDArray[Any], items: int, sizes: Sequence[int], seed: i
     found = np.diff(cuts).tolist()
     if any(rows < size for rows, size in zip(found, sizes, strict=True)):
         raise ConfigError(
-            f"groups: whole groups give {found} query, train, validation rows of {list(sizes)}; {len(first)} groups "
-            "are too few or too large."
+            f"whole groups give {found} query, train and validation rows instead of {list(sizes)}; {len(first)} groups "
+            "are too few or too large.",
+            option="groups",
         )
-    return np.argsort(place, kind="stable"), cuts[1:]
+    return np.argsort(rank, kind="stable"), cuts[1:]
+
+
+def usual_sizes(items: int) -> dict[str, int]:
+    """Query, train and validation rows of `Split.usual`.
+
+    Raises:
+        ConfigError: fewer than `MIN_ITEMS` items.
+
+    Example:
+        >>> usual_sizes(4_769)
+        {'query': 1192, 'train': 2146, 'validation': 238}
+    """
+    if items < MIN_ITEMS:
+        raise ConfigError(f"{items} items are too few to split; need at least {MIN_ITEMS}.", field="split")
+    if items > sum(PAPER_SIZES.values()):  # some of the database was never trained on
+        return dict(PAPER_SIZES)
+    return {"query": items // 4, "train": items * 45 // 100, "validation": items // 20}
+
+
+def require_split_fits(split: Split, items: int) -> None:
+    """Refuse a split of other data.
+
+    Raises:
+        DataError: a role has a row that the data does not have, or there is no query or database row.
+    """
+    for name, rows in split.roles.items():
+        if len(rows) and rows.max() >= items:
+            raise DataError(f"{name} has row {rows.max()}, the features have {items} rows.", field="split")
+        if not len(rows) and name in ("query", "database"):
+            raise DataError(f"no row in {name}, so nothing could be evaluated.", field="split")

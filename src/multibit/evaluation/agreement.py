@@ -1,4 +1,4 @@
-"""Does a ranking survive: a change of code length, and the sign that made it binary, on one side or on both."""
+"""Agreement of rankings: between code lengths, and before and after binarisation on one side or both."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.codes import Codes, hamming_distances
+from multibit.arrays import FloatArray
+from multibit.codes import DIRECTIONS, CodedItems, Codes, hamming_distances
 from multibit.codes.distance import distance_histogram
+from multibit.codes.items import Direction
 from multibit.codes.kernels import compiled, over_queries
 from multibit.errors import ConfigError, DataError
-from multibit.evaluation.metrics import pack_labels
-from multibit.evaluation.resolution import tau_of_levels
-from multibit.progress import progress
+from multibit.evaluation.metrics import pack_both_labels
+from multibit.evaluation.resolution import count_pairs, tau_of_levels
+from multibit.progress import track
 
-FloatArray = NDArray[np.float64]
-BLOCK = 32  # queries whose distances to the whole database are in memory at once
-CHUNK = 1 << 16  # items whose signs are in memory as real values at once
-UNIT = 1 << 20  # relaxed values are whole numbers of 1/UNIT, so that their sums are exact
+BLOCK = 32  # queries whose distances to the whole database are held at once
+SCORES = 1 << 22  # products that are held at once
+CHUNK = 1 << 16  # items whose signs are held as real values at once
+UNIT = 1 << 20  # relaxed values are rounded to multiples of 1/UNIT, so that their sums are exact
 
 
 def ranks(distance: ArrayLike) -> NDArray[np.int64]:
@@ -54,10 +56,10 @@ def rank_displacement(short: ArrayLike, long: ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class LengthAgreement:
-    """How alike the rankings of two code lengths are, per query.
+    """Agreement of the rankings at two code lengths, per query.
 
     Attributes:
-        lengths: the two. tau: (Q,) tau-b of their distances over the whole database.
+        lengths: the two code lengths. tau: (Q,) tau-b of their distances over the whole database.
         displacement: (Q,) mean |Delta r|.
     """
 
@@ -79,7 +81,7 @@ def cross_length_agreement(query: Codes, database: Codes, lengths: Sequence[int]
 
 
 def ranking_agreement(sides: Mapping[int, tuple[Codes, Codes]]) -> list[LengthAgreement]:
-    """The same where every length has codes of its own, as separate models make them.
+    """Compare the rankings of every pair of lengths, where each length has codes of its own (separate models).
 
     Args:
         sides: length -> Q query codes and N database codes, of the same items in the same order at every length.
@@ -90,10 +92,12 @@ def ranking_agreement(sides: Mapping[int, tuple[Codes, Codes]]) -> list[LengthAg
     lengths = sorted(sides)
     queries, items = (len(each) for each in sides[lengths[0]]) if lengths else (0, 0)
     if len(lengths) < 2 or not items:
-        raise DataError(f"need two or more lengths and a database, got {tuple(lengths)} and {items} items.")
+        raise DataError(
+            f"need two or more lengths and a database, got {tuple(lengths)} and {items} items.", field="lengths"
+        )
     pairs = list(itertools.combinations(lengths, 2))
     tau, displacement = np.empty((len(pairs), queries)), np.empty((len(pairs), queries))
-    with progress("Comparing rankings of all lengths", queries, "queries") as advance:
+    with track("Comparing rankings of all lengths", queries, "queries") as advance:
         for start in range(0, queries, BLOCK):
             rows = np.arange(start, min(start + BLOCK, queries))
             distances = {bits: hamming_distances(q.take(rows), database, bits) for bits, (q, database) in sides.items()}
@@ -139,13 +143,12 @@ def _first_ranks(distance: NDArray[np.uint16], levels: int) -> NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """What the sign does to the relaxed code at one length (Tables `tab:quantization`, `tab:tie-ceiling`).
+    """The effect of binarisation at one length (Tables `tab:quantization`, `tab:tie-ceiling`).
 
     Attributes:
-        bits: the length. deviation: mean | |h| - 1 | over all items and bits.
-        tau: (q,) tau-b between the soft and the binary ranking, of the queries that were compared.
-        ties: S(B), mean share of candidate pairs at equal Hamming distance. ceiling: sqrt(1 - S(B)), which tau cannot
-            exceed. gap: ceiling minus mean tau.
+        bits: code length. deviation: mean | |h| - 1 | over all items and bits.
+        tau: (q,) tau-b between the relaxed and the binary ranking of each compared query.
+        ties: S(B), mean share of candidate pairs at equal Hamming distance.
     """
 
     bits: int
@@ -155,51 +158,58 @@ class Quantization:
 
     @property
     def ceiling(self) -> float:
-        """The largest tau-b that the ties of the binary ranking allow."""
+        """The largest tau-b that the ties of the binary ranking allow, sqrt(1 - S(B))."""
         return math.sqrt(1 - self.ties)
 
     @property
     def gap(self) -> float:
-        """How far the mean tau-b stays under the ceiling."""
+        """The ceiling minus the mean tau-b."""
         return self.ceiling - float(self.tau.mean())
 
 
-def quantization(query: ArrayLike, database: ArrayLike, bits: int, compared: int = 500) -> Quantization:
-    """Compare the relaxed codes with their signs at one length.
+def quantization(
+    query: CodedItems, database: CodedItems, direction: Direction, bits: int, compared: int = 500
+) -> Quantization:
+    """Compare the rankings of relaxed and binary codes in one direction at one length.
 
     Args:
-        query: (Q, B) relaxed. database: (N, B) relaxed. bits: prefix length.
-        compared: the first so many queries are ranked both ways; each costs a sort of the database.
+        query, database: Q and N >= 2 items with relaxed values. direction: of the search. bits: prefix length.
+        compared: number of queries to rank both ways, from the first; each costs a sort of the database.
 
     Raises:
-        DataError: shapes that do not fit, or an empty side. ConfigError: no query to compare.
+        DataError: no relaxed values, an empty query set, or fewer than two items. ConfigError: no query to compare.
     """
     if compared < 1:
-        raise ConfigError(f"compared: need at least 1 query, got {compared}.")
-    q, d = np.asarray(query, np.float32), np.asarray(database, np.float32)
-    if q.ndim != 2 or d.ndim != 2 or not len(q) or len(d) < 2 or q.shape[1] != d.shape[1]:
-        raise DataError(f"relaxed codes of shapes {q.shape} and {d.shape}: need (Q, B) and (N, B), N >= 2.")
-    codes, asked = Codes.from_signs(d), Codes.from_signs(q[:compared])
+        raise ConfigError(f"need at least 1 query, got {compared}.", option="compared")
+    if not (query.relaxed and database.relaxed) or not len(query) or len(database) < 2:
+        raise DataError(
+            f"need 1 or more queries and 2 or more items with relaxed values, got {query} and {database}.",
+            field="relaxed",
+        )
+    asked, searched = DIRECTIONS[direction]
+    q, d = query.relaxed[asked], database.relaxed[searched]  # (Q, B), (N, B)
+    codes = database.codes(searched)
+    first = query.codes(asked).take(np.arange(min(compared, len(query))))
     length = codes.check_length(bits)
     deviation = np.abs(np.abs(np.concatenate([q, d])[:, :length]) - 1).mean(dtype=np.float64)
-    tau = np.empty(len(asked))
-    for start in range(0, len(asked), BLOCK):
-        block = slice(start, min(start + BLOCK, len(asked)))
+    tau = np.empty(len(first))
+    for start in range(0, len(first), BLOCK):
+        block = slice(start, min(start + BLOCK, len(first)))
         soft = (length - q[block, :length] @ d[:, :length].T) / np.float32(2)  # (b, N)
-        hard = hamming_distances(asked.take(np.arange(block.start, block.stop)), codes, length)
+        hard = hamming_distances(first.take(np.arange(block.start, block.stop)), codes, length)
         tau[block] = _soft_tau(soft, hard, length)
-    histogram = distance_histogram(asked, codes, length)
+    histogram = distance_histogram(first, codes, length)
     pairs = len(d) * (len(d) - 1)
     ties = float(((histogram * (histogram - 1)).sum(axis=1) / pairs).mean())
     return Quantization(length, float(deviation), tau, ties)
 
 
-def _soft_tau(soft: NDArray[Any], hard: NDArray[np.uint16], bits: int) -> FloatArray:
+def _soft_tau(soft: NDArray[np.float32], hard: NDArray[np.uint16], bits: int) -> FloatArray:
     values = np.empty(len(soft))
 
     def work(first: int, last: int) -> None:
         for q in range(first, last):
-            order = np.argsort(soft[q], kind="stable")
+            order = np.argsort(soft[q])  # the order within a tie does not matter
             values[q] = _tau_of_sorted(soft[q][order], hard[q][order], bits + 1)
 
     over_queries(work, len(soft))
@@ -208,30 +218,8 @@ def _soft_tau(soft: NDArray[Any], hard: NDArray[np.uint16], bits: int) -> FloatA
 
 @compiled
 def _tau_of_sorted(a: NDArray[np.float32], b: NDArray[np.uint16], levels: int) -> float:
-    """Tau-b of items in ascending order of a, where b has few levels: O(N levels) at most."""
-    seen, group = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
-    agree, disagree, tied_a, tied_b = 0, 0, 0, 0
-    start = 0
-    while start < len(a):
-        stop = start
-        group[:] = 0
-        while stop < len(a) and a[stop] == a[start]:
-            group[b[stop]] += 1
-            stop += 1
-        for i in range(start, stop):
-            level = b[i]
-            for other in range(levels):
-                if other < level:
-                    agree += seen[other]
-                elif other > level:
-                    disagree += seen[other]
-            tied_b += seen[level]
-        size = stop - start
-        for level in range(levels):
-            tied_a += group[level] * (size - group[level])
-            seen[level] += group[level]
-        start = stop
-    tied_a //= 2  # each pair of equal a and different b was counted from both sides
+    """Tau-b of items in ascending order of a, where b has few levels."""
+    agree, disagree, tied_a, tied_b = count_pairs(a, b, levels)
     scale = math.sqrt(float(agree + disagree + tied_a) * float(agree + disagree + tied_b))
     return (agree - disagree) / scale if scale > 0 else 0.0
 
@@ -255,26 +243,24 @@ def asymmetric_average_precision(
         DataError: shapes that do not fit, or a value outside [-1, 1].
 
     Example:
-        >>> database = Codes.from_signs([[1, -1], [1, 1], [-1, 1]])
+        >>> database = Codes.binarize([[1, -1], [1, 1], [-1, 1]])
         >>> asymmetric_average_precision([[0.9, 0.1]], database, [[1]], [[1], [0], [1]]).round(4)  # ranks 2 and 3
         array([0.5833])
     """
     values = np.asarray(query, np.float64)
     length = database.check_length(bits)
     if values.ndim != 2 or values.shape[1] < length:
-        raise DataError(f"relaxed queries: need (Q, {length} or more) values, got shape {values.shape}.")
-    if not (np.abs(values) <= 1).all():  # a value that is no number fails too
-        raise DataError("relaxed queries: every value must be in [-1, 1].")
-    asked = pack_labels(query_labels, len(values), "query")
-    searched = pack_labels(database_labels, len(database), "database")
-    columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
-    if columns[0] != columns[1]:
-        raise DataError(f"labels: {columns[0]} columns for the queries, {columns[1]} for the database.")
+        raise DataError(f"need shape (Q, {length} or more), got {values.shape}.", field="relaxed queries")
+    if not (np.abs(values) <= 1).all():  # false for NaN too
+        worst = values[~(np.abs(values) <= 1)][0]
+        raise DataError(f"every value must be in [-1, 1], got {worst}.", field="relaxed queries")
+    asked, searched = pack_both_labels(query_labels, len(values), database_labels, len(database))
     whole = np.round(values[:, :length] * UNIT)
     signs = database.prefix(length).to_signs()
     found = np.empty(len(values))
-    for start in range(0, len(values), BLOCK):
-        block = slice(start, start + BLOCK)
+    size = max(BLOCK, SCORES // max(len(signs), 1))  # queries per block: the database is converted once for each
+    for start in range(0, len(values), size):
+        block = slice(start, start + size)
         _rank_by_product(whole[block], signs, asked[:, block], searched, found[block])
     return found
 
@@ -291,7 +277,7 @@ def _rank_by_product(
     def work(first: int, last: int) -> None:
         for q in range(first, last):
             relevant: NDArray[np.bool_] = np.any(searched & asked[:, q : q + 1], axis=0)
-            behind = (signs.shape[1] * UNIT - score[q]).astype(np.uint64)  # 0 is the largest product there can be
+            behind = (signs.shape[1] * UNIT - score[q]).astype(np.uint64)  # 0 for the largest possible product
             order = np.sort(behind << np.uint64(32) | rows) & np.uint64(2**32 - 1)
             places = np.flatnonzero(relevant[order]) + 1
             found[q] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else np.nan

@@ -1,16 +1,23 @@
-"""Two runs on the same queries: who wins where, and whether it could be chance."""
+"""Comparison of runs on the same queries: means, paired randomisation test and bootstrap intervals."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from multibit.errors import ConfigError, DataError
+from multibit.arrays import FloatArray
+from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
+from multibit.errors import ConfigError, DataError, MismatchError
+from multibit.evaluation.metric import MAP, Metric, as_metric
+from multibit.evaluation.protocol import Evaluation
+from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, percent
 
-FloatArray = NDArray[np.float64]
 RESAMPLES = 10_000
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +61,10 @@ def compare_queries(a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, s
 
     Args:
         a, b: (Q,) values of the same queries; NaN where undefined, and left out.
-        resamples: of the test and of the bootstrap. seed: of both.
+        resamples: number for the test and for the bootstrap. seed: of both.
 
     Raises:
-        DataError: other shapes, or no query where both are defined. ConfigError: fewer than one resample.
+        DataError: shapes that differ, or no query where both are defined. ConfigError: fewer than one resample.
 
     Example:
         >>> difference = compare_queries([0.9, 0.8, 0.7, 0.6], [0.5, 0.8, 0.6, 0.7])
@@ -65,16 +72,18 @@ def compare_queries(a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, s
         (0.1, 0.5, 0.25, 0.25)
     """
     if resamples < 1:
-        raise ConfigError(f"resamples: need at least 1, got {resamples}.")
+        raise ConfigError(f"need at least 1, got {resamples}.", option="resamples")
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1:
-        raise DataError(f"values of {first.shape} and {second.shape} queries: the runs must share their queries.")
+        raise DataError(
+            f"shapes {first.shape} and {second.shape}: the runs must have the same queries.", field="values"
+        )
     values = (first - second)[~np.isnan(first - second)]
     if not len(values):
-        raise DataError("there is no query for which both runs have a value.")
+        raise DataError(f"none of the {first.size} queries has a value in both runs.", field="values")
     rng = np.random.default_rng(seed)
     mean, sums, boot = abs(values.mean()), np.empty(resamples), np.empty(resamples)
-    for start in range(0, resamples, 250):  # blocks bound the memory
+    for start in range(0, resamples, 250):  # in blocks, to limit memory
         size = min(250, resamples - start)
         signs = rng.integers(0, 2, (size, len(values))) * 2 - 1
         sums[start : start + size] = np.abs(signs @ values / len(values))
@@ -82,3 +91,144 @@ def compare_queries(a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, s
     as_extreme = int((sums >= mean - 1e-12).sum())
     low, high = np.quantile(boot, [0.025, 0.975])
     return Difference(values, (as_extreme + 1) / (resamples + 1), float(low), float(high))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs on the same queries, with the difference of the first run to each of the others.
+
+    Attributes:
+        metric: the compared metric. names, evaluations: of the runs.
+        differences: (name, direction, bits) -> the first run minus that run, query by query.
+    """
+
+    metric: Metric
+    names: tuple[str, ...]
+    evaluations: tuple[Evaluation, ...]
+    differences: dict[tuple[str, Direction, int], Difference]
+
+    def table(self) -> Table:
+        """One row per direction, length and run; the best and second best of each direction and length are marked."""
+        rows: list[tuple[Cell, ...]] = []
+        marks: dict[tuple[int, int], Mark] = {}
+        larger = self.metric.larger_is_better
+        for direction in DIRECTIONS:
+            for bits in self.evaluations[0].lengths:
+                means = [evaluation.mean(self.metric, direction, bits) for evaluation in self.evaluations]
+                found = mark_columns([[mean] for mean in means], larger_is_better=larger)
+                marks |= {(len(rows) + row, 3): mark for (row, _), mark in found.items()}
+                for name, mean in zip(self.names, means, strict=True):
+                    difference = self.differences.get((name, direction, bits))
+                    cells: tuple[Cell, ...] = ("",) * 6 if difference is None else _cells(difference, larger)
+                    rows.append((DIRECTION_NAMES[direction], Number(bits, "d"), name, percent(mean), *cells))
+        first, shares = self.names[0], ("improved", "tied", "degraded")
+        header = ("", "bits", "run", str(self.metric), f"{first} minus it", "95 % interval", *shares, "p")
+        title = f"{first} compared with other runs, {self.evaluations[0].protocol}"
+        return Table(title, header, tuple(rows), self._note(), marks)
+
+    def _note(self) -> str:
+        sizes = {len(difference.values) for difference in self.differences.values()}
+        low, high = min(sizes), max(sizes)
+        paired = counted(low, "query", "queries") if low == high else f"{low:,} to {high:,} queries"
+        return (
+            f"{self.metric} in percent. Paired over the {paired} that are defined in both runs: randomisation test "
+            f"(* p < {SIGNIFICANT}), bootstrap interval of the mean difference, share of queries in percent that "
+            f"{self.names[0]} improves, ties or degrades."
+        )
+
+    def markdown(self) -> str:
+        """GitHub-flavoured markdown, the best bold, the second in italics, significant differences starred."""
+        return self.table().markdown()
+
+    def csv(self) -> str:
+        """Comma-separated values, one header line."""
+        return self.table().csv()
+
+    def latex(self) -> str:
+        """A booktabs table, the best bold, the second underlined, significant differences starred."""
+        return self.table().latex()
+
+
+def compare(*evaluations: Evaluation, names: Sequence[str] | None = None, metric: Metric | str = MAP) -> Comparison:
+    """Compare runs on the same queries, the first with each of the others.
+
+    Args:
+        evaluations: of two or more runs under one protocol, the run of interest first.
+        names: of the runs; their own when None. Repeated names are numbered.
+        metric: to compare, measured in all of them.
+
+    Raises:
+        DataError: fewer than two evaluations, another number of names, or a metric that one of them lacks.
+            ConfigError: an unknown metric. MismatchError: different queries, database, protocol, lengths, data or
+            split.
+    """
+    if len(evaluations) < 2:
+        raise DataError(f"need 2 or more, got {len(evaluations)}.", field="evaluations")
+    chosen = [evaluation.name for evaluation in evaluations] if names is None else list(names)
+    if len(chosen) != len(evaluations):
+        raise DataError(f"{len(chosen)} names for {len(evaluations)} evaluations.", option="names")
+    shown, measured = distinct(chosen), as_metric(metric)
+    first, *others = evaluations
+    for name, evaluation in zip(shown, evaluations, strict=True):
+        require_comparable(first, evaluation, (shown[0], name))
+        if measured not in evaluation.metrics:
+            known = ", ".join(map(str, evaluation.metrics))
+            raise DataError(f"{measured} was not measured in {name}; choose from {known}.", option="metric")
+    differences = {
+        (name, direction, bits): compare_queries(
+            first.values[measured, direction, bits], other.values[measured, direction, bits]
+        )
+        for name, other in zip(shown[1:], others, strict=True)
+        for direction in DIRECTIONS
+        for bits in first.lengths
+    }
+    return Comparison(measured, tuple(shown), tuple(evaluations), differences)
+
+
+def require_comparable(first: Evaluation, other: Evaluation, names: tuple[str, str]) -> None:
+    """Refuse to compare evaluations of different queries or databases.
+
+    Raises:
+        MismatchError: different queries, database, protocol, lengths, data or split.
+    """
+    for part in ("data", "split"):
+        known = [evaluation.fingerprints.get(part) for evaluation in (first, other)]
+        if all(known) and known[0] != known[1]:
+            which = f"{known[1]} and {known[0]}"
+            raise MismatchError(f"{names[1]} and {names[0]} were evaluated on different {part}: {which}.", field=part)
+    what = [(each.queries, each.database, each.lengths, each.protocol) for each in (first, other)]
+    if what[0] != what[1]:
+        raise MismatchError(
+            f"{names[1]} and {names[0]} have different queries, databases or code lengths: "
+            + ", ".join(
+                f"{each.queries:,} x {each.database:,} at {'/'.join(map(str, each.lengths))} bits ({each.protocol})"
+                for each in (other, first)
+            )
+            + "."
+        )
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Unique names: repeated ones are numbered.
+
+    Example:
+        >>> distinct(["run", "run", "other"])
+        ['run', 'run (2)', 'other']
+    """
+    seen: Counter[str] = Counter()
+    out = []
+    for name in names:
+        seen[name] += 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
+
+
+def _cells(difference: Difference, larger_is_better: bool) -> tuple[Cell, ...]:
+    star = "*" if difference.p < SIGNIFICANT else ""
+    shares = difference.improved, difference.tied, difference.degraded
+    return (
+        percent(difference.mean, "+.2f", star),
+        f"{percent(difference.low, '+.2f')} to {percent(difference.high, '+.2f')}",
+        *(percent(share, ".1f") for share in (shares if larger_is_better else shares[::-1])),
+        Number(difference.p, ".4f"),
+    )

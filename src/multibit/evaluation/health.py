@@ -1,4 +1,4 @@
-"""Are the bits used well: balance, entropy, correlation, distinct codes; and what should make one suspicious."""
+"""Statistics of the bits: balance, entropy, correlation, distinct codes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from multibit.arrays import FloatArray
 from multibit.codes import Codes
 from multibit.errors import DataError
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class CodeHealth:
-    """How one set of codes uses its bits.
+    """Statistics of the bits of a set of codes.
 
     Attributes:
         balance: (B,) share of ones of each bit; 0.5 is best.
-        entropy: (B,) bits of information of each bit alone; 1 is best, 0 is a dead bit.
+        entropy: (B,) entropy of each bit; 1 is best, 0 is a dead bit.
         correlation: (B, B) correlation of two bits; 0 with a dead bit.
         distinct: length -> number of different codes.
         blocks: bits of each scale, local to long range.
@@ -34,7 +33,7 @@ class CodeHealth:
 
     @property
     def dead(self) -> NDArray[np.int64]:
-        """Bits that are the same in all codes."""
+        """Positions of bits that are the same in all codes."""
         return np.flatnonzero((self.balance == 0) | (self.balance == 1))
 
     def mean_correlation(self, start: int, stop: int) -> float:
@@ -45,10 +44,10 @@ class CodeHealth:
 
 
 def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()) -> CodeHealth:
-    """Measure how codes use their bits.
+    """Compute the statistics of the bits.
 
     Args:
-        codes: N >= 1. lengths: at which to count distinct codes. blocks: bits of each scale, if they are known.
+        codes: N >= 1. lengths: code lengths at which to count distinct codes. blocks: bits of each scale, if known.
 
     Raises:
         DataError: no codes, or a length beyond them.
@@ -59,7 +58,7 @@ def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()
         (array([1. , 0.5, 0.5]), array([0]), {1: 1, 3: 2})
     """
     if not len(codes):
-        raise DataError("there are no codes to look at.")
+        raise DataError("need at least 1 code, got 0.", field="codes")
     bits = codes.to_bits().astype(np.float32)
     share = bits.mean(axis=0, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,3 +69,29 @@ def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()
     correlation = np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0)
     distinct = {length: len(np.unique(codes.prefix(length).to_bytes(), axis=0)) for length in lengths}
     return CodeHealth(share, np.nan_to_num(entropy), correlation, distinct, tuple(blocks))
+
+
+def code_warnings(health: CodeHealth, items: int, modality: str) -> list[str]:
+    """Sentences about codes that use too few of their bits, so that their numbers say little about the method.
+
+    Bits are constant, or a length has fewer than 2^(bits/2) different codes, where a quarter of the items is more.
+
+    Args:
+        health: of the codes. items: number of codes. modality: of the codes, for the sentence.
+
+    Example:
+        >>> code_warnings(code_health(Codes.from_bits([[1, 0], [1, 1]]), (2,)), items=2, modality="image")
+        ['1 of 2 bits is constant in the image codes: [0].']
+    """
+    if health.distinct[max(health.distinct)] == 1:
+        return [f"All {modality} codes are equal."]
+    found = []
+    if dead := len(health.dead):
+        bits = f"{dead} of {len(health.balance)} bits {'is' if dead == 1 else 'are'} constant"
+        found.append(f"{bits} in the {modality} codes: {health.dead[:8].tolist()}.")
+    for length, distinct in health.distinct.items():
+        expected = min(2 ** (length / 2), items / 4)
+        if distinct < expected:
+            codes = f"{distinct:,} different {modality} codes of {length} bits for {items:,} items"
+            found.append(f"Only {codes}; {expected:,.0f} expected.")
+    return found

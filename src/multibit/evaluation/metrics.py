@@ -1,8 +1,9 @@
-"""Retrieval metrics of Hamming rankings. An item is relevant when it shares at least one label with the query.
+"""Retrieval metrics of Hamming rankings: average precision, precision at a rank, precision-recall by radius.
 
-Tie rules: "stable" ranks by (distance, database row), as the paper does; "average" is the exact mean over all orders
-of equally distant items; "best" and "worst" put their relevant items first or last, which bounds the others.
-Nothing is ever sorted, and memory does not grow with queries x database.
+An item is relevant when it shares at least one label with the query. Tie rules: "stable" ranks by (distance, database
+row), as the paper does; "average" is the exact mean over all orders of equally distant items; "best" and "worst" put
+their relevant items first or last, which bounds the others. Rankings are counted, not sorted, and memory does not grow
+with queries x database.
 """
 
 from __future__ import annotations
@@ -14,25 +15,24 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from multibit.arrays import FloatArray, IntArray, as_labels
 from multibit.codes import Codes, kernels
-from multibit.codes.distance import common_length, prefix_sides, run
+from multibit.codes.distance import common_length, run, scan_of
 from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Ties = Literal["stable", "average", "best", "worst"]
 
 
 @dataclass(frozen=True, eq=False)
 class RankingCounts:
-    """What every metric here is computed from, per query.
+    """Counts per query, from which every metric in this module is computed.
 
     Attributes:
         precision_sum: (Q,) sum of precision@rank over the relevant items ranked at most `at`, ties by row.
         hits: (Q,) relevant items ranked at most `at`, ties by row.
         total: (Q, B+1) database items at each Hamming distance.
         relevant: (Q, B+1) relevant items at each Hamming distance.
-        at: the rank cut.
+        at: the rank cutoff.
     """
 
     precision_sum: FloatArray
@@ -54,22 +54,18 @@ def count_rankings(
 ) -> RankingCounts:
     """Rank the database for every query and count; the arguments are those of `average_precision`."""
     length = common_length(query, database, bits)
-    if at is not None and at < 1:
-        raise ConfigError(f"at: the rank cut must be at least 1, got {at}.")
-    query_words = pack_labels(query_labels, len(query), "query")
-    database_words = pack_labels(database_labels, len(database), "database")
-    columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
-    if columns[0] != columns[1]:
-        raise DataError(f"labels: {columns[0]} columns for the queries, {columns[1]} for the database.")
+    if at is not None:
+        _check_cutoff(at, "at")
+    query_words, database_words = pack_both_labels(query_labels, len(query), database_labels, len(database))
     count = len(query)
-    precision_sum, hits = np.zeros(count), np.zeros(count, np.int64)
-    total, relevant = np.zeros((count, length + 1), np.int64), np.zeros((count, length + 1), np.int64)
+    at_distance = count, length + 1
+    counts = kernels.RankCounts(
+        np.zeros(count), np.zeros(count, np.int64), np.zeros(at_distance, np.int64), np.zeros(at_distance, np.int64)
+    )
     cut = len(database) if at is None else at
-    run(
-        kernels.ranking_counts, count, threads, *prefix_sides(query, database, length), query_words, database_words,
-        cut, precision_sum, hits, total, relevant,
-    )  # fmt: skip
-    return RankingCounts(precision_sum, hits, total, relevant, cut)
+    scan = scan_of(query, database, length)
+    run(kernels.ranking_counts, count, threads, scan, query_words, database_words, cut, counts)
+    return RankingCounts(*counts, cut)
 
 
 def average_precision(
@@ -94,7 +90,7 @@ def average_precision(
         bits: prefix length; the full length when None.
         ties: "stable" ranks equal distances by database row; "average" is the exact mean over all their orders; "best"
             and "worst" are the bounds, relevant items first or last among equals.
-        at: the rank cut k; the whole database when None.
+        at: the rank cutoff k; the whole database when None.
         threads: all processors when None.
 
     Returns:
@@ -104,8 +100,8 @@ def average_precision(
         DataError: labels that do not fit the codes or each other. ConfigError: an unknown tie rule, at < 1.
 
     Example:
-        >>> query = Codes.from_signs([[1, 1, 1]])
-        >>> database = Codes.from_signs([[1, 1, 1], [1, 1, -1], [1, -1, 1]])
+        >>> query = Codes.binarize([[1, 1, 1]])
+        >>> database = Codes.binarize([[1, 1, 1], [1, 1, -1], [1, -1, 1]])
         >>> labels = [[1, 0], [0, 1], [1, 0]]
         >>> average_precision(query, database, [[1, 0]], labels).round(4)  # relevant at ranks 1 and 3
         array([0.8333])
@@ -118,9 +114,18 @@ def average_precision(
 
 
 def check_ties(ties: str) -> None:
-    """Refuse a tie rule that does not exist."""
+    """Refuse an unknown tie rule.
+
+    Raises:
+        ConfigError: unknown.
+    """
     if ties not in get_args(Ties):
-        raise ConfigError(f"ties: must be one of {', '.join(get_args(Ties))}, got {ties!r}.")
+        raise ConfigError(f"must be one of {', '.join(get_args(Ties))}, got {ties!r}.", option="ties")
+
+
+def _check_cutoff(cutoff: int, option: str) -> None:
+    if cutoff < 1:
+        raise ConfigError(f"the rank cutoff must be at least 1, got {cutoff}.", option=option)
 
 
 def average_precision_of(counts: RankingCounts, ties: Ties) -> FloatArray:
@@ -141,7 +146,7 @@ def _expected_precision_sum(counts: RankingCounts) -> FloatArray:
 
     In a group of n items (r relevant) after s earlier ones (c relevant), the item at place j is relevant with
     probability r/n and then has on average c + 1 + (j-1)(r-1)/(n-1) relevant items up to itself. With the slope
-    g = (r-1)/(n-1), the sum over the m places inside the cut is r/n (g m + (c + 1 - g (s+1)) (H(s+m) - H(s))).
+    g = (r-1)/(n-1), the sum over the m places within the cutoff is r/n (g m + (c + 1 - g (s+1)) (H(s+m) - H(s))).
     """
     n, r = counts.total.astype(np.float64), counts.relevant.astype(np.float64)
     before, found = np.cumsum(n, axis=1) - n, np.cumsum(r, axis=1) - r
@@ -158,8 +163,8 @@ def _expected_precision_sum(counts: RankingCounts) -> FloatArray:
 def _bound_precision_sum(counts: RankingCounts, *, relevant_first: bool) -> FloatArray:
     """`precision_sum` when the relevant items come first, or last, among equally distant ones, in closed form.
 
-    With c relevant items earlier and t items before the r relevant ones of a group, the sum over the m of them inside
-    the cut is m + (c - t) (H(t+m) - H(t)).
+    With c relevant items earlier and t items before the r relevant ones of a group, the sum over the m of them within
+    the cutoff is m + (c - t) (H(t+m) - H(t)).
     """
     n, r = counts.total, counts.relevant
     found = np.cumsum(r, axis=1) - r
@@ -171,7 +176,7 @@ def _bound_precision_sum(counts: RankingCounts, *, relevant_first: bool) -> Floa
 
 
 def _harmonic_numbers(count: int) -> FloatArray:
-    """H(0) .. H(count), summed in extended precision since the closed form takes differences of them."""
+    """H(0) .. H(count), summed in extended precision because the closed form takes differences of them."""
     terms = 1 / np.arange(1, count + 1, dtype=np.longdouble)
     return np.concatenate([[0.0], np.cumsum(terms)]).astype(np.float64)
 
@@ -197,10 +202,10 @@ def mean_average_precision(
 
 
 def mean_defined(values: FloatArray) -> float:
-    """Mean of the values that are defined, with a warning that counts the others.
+    """Mean of the defined values, with a warning that counts the undefined ones.
 
     Raises:
-        DataError: none is defined.
+        DataError: no value is defined.
 
     Example:
         >>> mean_defined(np.array([0.25, 0.75]))
@@ -208,7 +213,10 @@ def mean_defined(values: FloatArray) -> float:
     """
     undefined = int(np.isnan(values).sum())
     if undefined == len(values):
-        raise DataError(f"none of the {len(values)} queries has a relevant item in the database: no mean exists.")
+        raise DataError(
+            f"none of the {len(values)} queries has a relevant item in the database: the mean is undefined.",
+            field="labels",
+        )
     if undefined:
         warnings.warn(
             f"{undefined} of {len(values)} queries have no relevant item in the database; left out of the mean.",
@@ -228,17 +236,23 @@ def precision_at(
     *,
     threads: int | None = None,
 ) -> FloatArray:
-    """Share of relevant items among the k first of each query's ranking, ties by row: (Q,) float64.
+    """Share of relevant items among the first k ranks of each query, ties by row: (Q,) float64.
 
-    With k past the database, the missing ranks count as not relevant.
+    NaN where a query has no relevant item, as for average precision. Ranks past the end of the database count as not
+    relevant.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [1, -1], [-1, -1]])
+        >>> codes = Codes.binarize([[1, 1], [1, -1], [-1, -1]])
         >>> precision_at(codes.take([0]), codes, [[1]], [[1], [0], [1]], k=2)
         array([0.5])
     """
-    counts = count_rankings(query, database, query_labels, database_labels, bits, k, threads=threads)
-    return counts.hits / k
+    _check_cutoff(k, "k")
+    return precision_of(count_rankings(query, database, query_labels, database_labels, bits, k, threads=threads))
+
+
+def precision_of(counts: RankingCounts) -> FloatArray:
+    """Precision (Q,) at the rank cutoff of the counts; NaN where there is no relevant item."""
+    return np.where(counts.relevant.any(axis=1), counts.hits / counts.at, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +261,7 @@ class PrecisionRecall:
 
     Attributes:
         radius: (B+1,) 0 to B. precision, recall: (B+1,) over all pairs within the radius, of all queries together;
-            precision is NaN at radii within which nothing lies.
+            precision is NaN at radii that contain no item.
     """
 
     radius: IntArray
@@ -270,7 +284,7 @@ def precision_recall(
         DataError: as `average_precision`, or no pair is relevant.
 
     Example:
-        >>> codes = Codes.from_signs([[1, 1], [1, -1], [-1, -1]])
+        >>> codes = Codes.binarize([[1, 1], [1, -1], [-1, -1]])
         >>> points = precision_recall(codes.take([0]), codes, [[1]], [[1], [0], [1]])
         >>> points.precision.round(2), points.recall
         (array([1.  , 0.5 , 0.67]), array([0.5, 0.5, 1. ]))
@@ -283,9 +297,24 @@ def precision_recall_of(counts: RankingCounts) -> PrecisionRecall:
     retrieved = counts.total.sum(axis=0).cumsum()
     correct = counts.relevant.sum(axis=0).cumsum()
     if not correct[-1]:
-        raise DataError("no query has a relevant item in the database: recall is undefined.")
+        raise DataError("no query has a relevant item in the database: recall is undefined.", field="labels")
     precision = np.divide(correct, retrieved, out=np.full(len(correct), np.nan), where=retrieved > 0)
     return PrecisionRecall(np.arange(len(correct)), precision, correct / correct[-1])
+
+
+def pack_both_labels(
+    query_labels: ArrayLike, queries: int, database_labels: ArrayLike, items: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Labels of both sides as words, of the same columns; see `pack_labels`.
+
+    Raises:
+        DataError: other shapes than (queries, C) and (items, C), or a value other than 0 and 1.
+    """
+    words = pack_labels(query_labels, queries, "query"), pack_labels(database_labels, items, "database")
+    columns = np.shape(query_labels)[1], np.shape(database_labels)[1]
+    if columns[0] != columns[1]:
+        raise DataError(f"{columns[0]} columns for the queries, {columns[1]} for the database.", field="labels")
+    return words
 
 
 def pack_labels(labels: ArrayLike, rows: int, whose: str) -> NDArray[np.uint64]:
@@ -294,12 +323,8 @@ def pack_labels(labels: ArrayLike, rows: int, whose: str) -> NDArray[np.uint64]:
     Raises:
         DataError: not (rows, C), or a value other than 0 and 1.
     """
-    array = np.asarray(labels)
-    if array.ndim != 2 or len(array) != rows:
-        raise DataError(f"labels: need ({rows}, C) for the {rows} {whose} codes, got shape {array.shape}.")
-    if not ((array == 0) | (array == 1)).all():
-        raise DataError(f"labels: every value of the {whose} labels must be 0 or 1.")
+    array = as_labels(labels, rows=rows, whose=whose)
     padded = np.zeros((rows, max(1, -(-array.shape[1] // 64)) * 64), np.bool_)
-    padded[:, : array.shape[1]] = array == 1
+    padded[:, : array.shape[1]] = array
     words = np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
     return np.ascontiguousarray(words.T)

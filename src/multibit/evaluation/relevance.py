@@ -1,4 +1,4 @@
-"""How relevant an item is to a query, in grades: the external references that resolution is measured against."""
+"""Graded relevance of items to queries: the references of the resolution metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from multibit.arrays import FloatArray
 from multibit.errors import DataError
 
-FloatArray = NDArray[np.float64]
 PROMPT = "a photo of a {}"
 
 
@@ -51,16 +51,20 @@ class GradedRelevance:
         """Similarity of the label names to a text encoder (`eq:semantic-kernel`, `eq:semantic-relevance`).
 
         Args:
-            label_names: C names, their meaning in words. encode: texts -> (n, d). prompt: with {} for the name.
+            label_names: C names. encode: n texts -> (n, d) vectors. prompt: text around a name, with {} for the name.
 
         Raises:
-            DataError: no real names, or vectors that do not fit.
+            DataError: no label names, or vectors of another shape or not finite.
         """
         if not label_names or all(name == f"label {i}" for i, name in enumerate(label_names)):
-            raise DataError("semantic relevance needs the names of the labels, and this data set has none.")
+            raise DataError("the data set has no label names, which semantic relevance needs.", field="label_names")
         vectors = np.asarray(encode([prompt.format(name) for name in label_names]), np.float64)
         if vectors.ndim != 2 or len(vectors) != len(label_names) or not np.isfinite(vectors).all():
-            raise DataError(f"the text encoder gave {vectors.shape} for {len(label_names)} label names.")
+            raise DataError(
+                f"the text encoder returned shape {vectors.shape} for {len(label_names)} label names; need one finite "
+                "vector each.",
+                field="label_names",
+            )
         centred = vectors - vectors.mean(axis=0)
         length = np.linalg.norm(centred, axis=1, keepdims=True)
         unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
@@ -69,14 +73,14 @@ class GradedRelevance:
         return cls("label names", kernel, normalized=True)
 
     def vectors(self, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Two (n, C) arrays l and r of these label sets, so that scores(a, b) = l_a r_b^T.
+        """Two (n, C) arrays l and r for these label sets, such that scores(a, b) = l_a r_b^T.
 
         Raises:
             DataError: another number of columns.
         """
         y = np.asarray(labels, np.float64)
         if y.ndim != 2 or y.shape[1] != len(self.kernel):
-            raise DataError(f"labels: need (items, {len(self.kernel)}), got shape {y.shape}.")
+            raise DataError(f"need shape (items, {len(self.kernel)}), got {y.shape}.", field="labels")
         left = y @ self.kernel
         if not self.normalized:
             return left, y

@@ -1,27 +1,29 @@
-"""How well distances keep differences in relevance: NDCG, Kendall's tau-b, collisions, inversions.
+"""Relevance resolution: NDCG, Kendall's tau-b, collision and inversion rates against a graded relevance.
 
-Each metric is a function of one query first; the functions of many queries run the same definition compiled.
+Each metric is defined for one query; the functions of many queries run the same definition compiled.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.codes import Codes
-from multibit.codes.distance import hamming_distances, nearest
-from multibit.codes.kernels import compiled
+from multibit.arrays import FloatArray, Rows
+from multibit.codes.distance import run, scan_of
+from multibit.codes.kernels import Scan, compiled, fill_distances
+from multibit.codes.packing import WORD
 from multibit.errors import DataError
+from multibit.evaluation.ranking import Ranking
 from multibit.evaluation.relevance import GradedRelevance
 
-FloatArray = NDArray[np.float64]
-POOL = 100  # first ranks of the run and of the anchor run that make the candidate pool
-DIGITS = 10  # of relevance: a matrix product rounds the last digits of equal label sets differently
-LARGEST_TABLE = 1 << 22  # cells of a contingency table; beyond, scipy sorts
-BLOCK = 64  # queries whose relevance to the whole database, or label vectors of whose hits, are in memory at once
+SCALE = 1e10  # relevances are compared to ten digits: sums of equal label sets may differ in the last ones
+LARGEST_TABLE = 1 << 22  # cells of a contingency table; larger problems are sorted by scipy
+BLOCK = 64  # queries whose relevance to the whole database, or label vectors of whose hits, are held at once
 
 
 def ndcg(ranked: ArrayLike, ideal: ArrayLike) -> float:
@@ -47,7 +49,7 @@ def _dcg(gains: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class PairOrder:
-    """How the pairs of a candidate pool are ordered.
+    """Order of the pairs of a candidate pool.
 
     Attributes:
         tau: Kendall's tau-b between relevance and minus distance; 0 when everything is tied.
@@ -73,27 +75,18 @@ def pair_order(relevance: ArrayLike, distance: ArrayLike) -> PairOrder:
     r, d = np.asarray(relevance, np.float64), np.asarray(distance, np.float64)
     if r.shape != d.shape or r.ndim != 1:
         raise DataError(
-            f"relevance of shape {r.shape} and distance of shape {d.shape}: need one of each per candidate."
+            f"relevance of shape {r.shape}, distance of shape {d.shape}: need one of each per candidate.",
+            field="distance",
         )
-    return PairOrder(*_pair_order(r, d))
+    distinct, level = np.unique(d, return_inverse=True)
+    return PairOrder(*_pair_order(r, level.astype(np.uint16), len(distinct)))
 
 
 @compiled
-def _pair_order(relevance: FloatArray, distance: FloatArray) -> tuple[float, float, float]:
-    right, wrong, same_distance, same_relevance = 0, 0, 0, 0
-    for i in range(len(relevance)):
-        for j in range(i):
-            r, d = relevance[i] - relevance[j], distance[i] - distance[j]
-            if r == 0 and d == 0:
-                continue
-            if r == 0:
-                same_relevance += 1
-            elif d == 0:
-                same_distance += 1
-            elif (r > 0) == (d < 0):
-                right += 1
-            else:
-                wrong += 1
+def _pair_order(relevance: FloatArray, distance: NDArray[np.uint16], levels: int) -> tuple[float, float, float]:
+    """Tau, collision and inversion rate of candidates whose distances are below `levels`."""
+    order = np.argsort(relevance)
+    wrong, right, same_relevance, same_distance = count_pairs(relevance[order], distance[order], levels)
     differing = right + wrong + same_distance
     scale = math.sqrt(float(differing) * float(right + wrong + same_relevance))
     tau = (right - wrong) / scale if scale > 0 else 0.0
@@ -102,12 +95,64 @@ def _pair_order(relevance: FloatArray, distance: FloatArray) -> tuple[float, flo
     return tau, same_distance / differing, wrong / differing
 
 
+@compiled
+def count_pairs(a: NDArray[Any], b: NDArray[np.uint16], levels: int) -> tuple[int, int, int, int]:
+    """Count the pairs of items in O(N log levels).
+
+    Args:
+        a: (N,) ascending. b: (N,) below `levels`, of the same items.
+
+    Returns:
+        Pairs in the same order by both, in opposite order, tied in a only, tied in b only.
+    """
+    tree, seen, group = np.zeros(levels + 1, np.int64), np.zeros(levels, np.int64), np.zeros(levels, np.int64)
+    agree, disagree, tied_a, tied_b = 0, 0, 0, 0
+    start = 0
+    while start < len(a):
+        stop = start
+        while stop < len(a) and a[stop] == a[start]:
+            group[b[stop]] += 1
+            stop += 1
+        for i in range(start, stop):
+            level = b[i]
+            smaller = _sum_below(tree, level)
+            agree += smaller
+            disagree += start - smaller - seen[level]
+            tied_b += seen[level]
+            tied_a += stop - start - group[level]
+        for i in range(start, stop):
+            _add_at(tree, b[i])
+            seen[b[i]] += 1
+            group[b[i]] = 0
+        start = stop
+    return agree, disagree, tied_a // 2, tied_b  # each pair tied in a was counted from both sides
+
+
+@compiled
+def _sum_below(tree: NDArray[np.int64], level: int) -> int:
+    """Items below a level, from a Fenwick tree of counts."""
+    total = 0
+    while level > 0:
+        total += tree[level]
+        level -= level & -level
+    return total
+
+
+@compiled
+def _add_at(tree: NDArray[np.int64], level: int) -> None:
+    """Count one more item at a level."""
+    at = level + 1
+    while at < len(tree):
+        tree[at] += 1
+        at += at & -at
+
+
 def ideal_gains(
     relevance: GradedRelevance, query_labels: ArrayLike, database_labels: ArrayLike, k: int = 100
 ) -> FloatArray:
     """The k largest relevances of each query in the database, largest first: (Q, min(k, N)).
 
-    They depend on labels only, so one call serves all lengths and both directions.
+    They depend only on the labels, so one call serves all lengths and both directions.
     """
     left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
     count = min(k, len(right))
@@ -118,68 +163,72 @@ def ideal_gains(
     return gains
 
 
-def ndcg_at(
-    query: Codes,
-    database: Codes,
-    query_labels: ArrayLike,
-    database_labels: ArrayLike,
-    relevance: GradedRelevance,
-    bits: int | None = None,
-    k: int = 100,
-    *,
-    ideal: FloatArray | None = None,
+def ndcg_of_rows(
+    rows: Rows, query_labels: ArrayLike, database_labels: ArrayLike, relevance: GradedRelevance, ideal: FloatArray
 ) -> FloatArray:
-    """NDCG@k (Q,) of the Hamming ranking of the whole database, ties by row; NaN where nothing is relevant.
+    """NDCG (Q,) of the first ranks of each query; NaN where nothing is relevant.
 
     Args:
-        query, database: codes. query_labels, database_labels: multi-hot. bits: prefix length. k: ranks.
-        ideal: from `ideal_gains`, when it is at hand.
+        rows: (Q, k) database rows, nearest first. query_labels, database_labels: multi-hot.
+        relevance: of database items to queries. ideal: (Q, k) from `ideal_gains`.
     """
-    rows = nearest(query, database, k, bits).rows
     left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
-    ranked = np.empty((len(rows), rows.shape[1]))
+    ranked: FloatArray = np.empty(rows.shape)
     for start in range(0, len(rows), BLOCK):
         block = slice(start, start + BLOCK)
         ranked[block] = np.einsum("qc,qkc->qk", left[block], right[rows[block]])
-    best = ideal_gains(relevance, query_labels, database_labels, k) if ideal is None else ideal
-    discount = 1 / np.log2(np.arange(2, ranked.shape[1] + 2))
-    ideal_sum = best @ discount
+    discount = 1 / np.log2(np.arange(2, rows.shape[1] + 2))
+    ideal_sum = ideal @ discount
     values: FloatArray = np.divide(ranked @ discount, ideal_sum, out=np.full(len(ranked), np.nan), where=ideal_sum > 0)
     return values
 
 
-def pool_resolution(
-    query: Codes,
-    database: Codes,
-    query_labels: ArrayLike,
-    database_labels: ArrayLike,
-    relevance: GradedRelevance,
-    bits: int | None = None,
-    anchor: NDArray[np.int64] | None = None,
-) -> dict[str, FloatArray]:
+def pool_resolution(ranking: Ranking, references: Sequence[GradedRelevance], anchor: Rows) -> FloatArray:
     """Tau-b, collision and inversion rate of each query on its candidate pool (resolution protocol).
 
-    The pool is the union of the first 100 ranks of this run and of the anchor run.
+    The pool is the union of the first 100 ranks of this ranking and of the anchor run.
 
     Args:
-        query, database: codes. query_labels, database_labels: multi-hot. bits: prefix length.
-        anchor: (Q, 100) rows of the anchor run's first ranks; this run itself when None.
+        ranking: of Q queries. references: R graded relevances. anchor: (Q, 100) rows of the anchor run.
 
     Returns:
-        "tau-b", "collision", "inversion" -> (Q,).
+        (R, 3, Q).
+
+    Raises:
+        DataError: the anchor has another number of queries.
     """
-    own = nearest(query, database, POOL, bits).rows
-    other = own if anchor is None else anchor
-    if len(other) != len(own):
-        raise DataError(f"the anchor run has {len(other)} queries, this run {len(own)}; they must be the same.")
-    left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
-    values = np.empty((3, len(own)))
-    for q in range(len(own)):
-        pool = np.union1d(own[q], other[q])
-        distance = hamming_distances(query.take([q]), database.take(pool), bits, threads=1)[0]
-        grades = np.round(right[pool] @ left[q], DIGITS)
-        values[:, q] = _pair_order(grades, distance.astype(np.float64))
-    return dict(zip(("tau-b", "collision", "inversion"), values, strict=True))
+    own = ranking.first.rows
+    if len(anchor) != len(own):
+        raise DataError(
+            f"the anchor run has {len(anchor)} queries, this run {len(own)}: need the same.", option="anchor"
+        )
+    scan = scan_of(ranking.query, ranking.database, ranking.bits)
+    values = np.empty((len(references), 3, len(own)))
+    for reference, out in zip(references, values, strict=True):
+        left = np.ascontiguousarray(reference.vectors(ranking.query_labels)[0])
+        right = np.ascontiguousarray(reference.vectors(ranking.database_labels)[1])
+        run(_pool_orders, len(own), None, scan, own, np.ascontiguousarray(anchor), left, right, out)
+    return values
+
+
+@compiled
+def _pool_orders(
+    first: int, last: int, scan: Scan, own: Rows, anchor: Rows, left: FloatArray, right: FloatArray, out: FloatArray
+) -> None:
+    """Write the order of the pairs of each query's pool into out (3, Q)."""
+    planes, queries = scan.planes, scan.queries
+    levels = len(planes) * WORD + 1
+    for q in range(first, last):
+        pool = np.unique(np.concatenate((own[q], anchor[q])))
+        words = np.empty((len(planes), len(pool)), planes.dtype)
+        relevance = np.zeros(len(pool))
+        for i, row in enumerate(pool):
+            words[:, i] = planes[:, row]
+            for column in range(left.shape[1]):
+                relevance[i] += left[q, column] * right[row, column]
+        distance = np.empty(len(pool), np.uint16)
+        fill_distances(words, queries, q, scan.mask, 0, distance, 0)
+        out[0, q], out[1, q], out[2, q] = _pair_order(np.rint(relevance * SCALE), distance, levels)
 
 
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
@@ -197,12 +246,14 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
     """
     x, y = np.asarray(a), np.asarray(b)
     if x.shape != y.shape or x.ndim != 1 or x.dtype.kind not in "iu" or y.dtype.kind not in "iu":
-        raise DataError(f"need two integer scores of equal length, got {x.dtype} {x.shape} and {y.dtype} {y.shape}.")
+        raise DataError(
+            f"need two integer arrays of equal length, got {x.dtype} {x.shape} and {y.dtype} {y.shape}.", field="scores"
+        )
     if not len(x):
         return 0.0
     levels = int(x.max()) + 1, int(y.max()) + 1
     if min(x.min(), y.min()) < 0:
-        raise DataError("the scores must be at least 0.")
+        raise DataError(f"must be at least 0, got {min(x.min(), y.min())}.", field="scores")
     if max(levels) > 2**16 or levels[0] * levels[1] > LARGEST_TABLE:
         from scipy.stats import kendalltau  # slow to import, rarely needed
 

@@ -1,4 +1,4 @@
-"""Relation teacher + features -> one model whose 128-bit code is nested."""
+"""Training: relation teacher and features -> one model with a nested code."""
 
 from multibit.hashing.bits import allocate_bits
 from multibit.hashing.model import HashModel

@@ -1,4 +1,4 @@
-"""How many bits of the code each diffusion scale gets (SBO, `eq:bit-budget`)."""
+"""Bit allocation: number of bits of each diffusion scale (SBO, `eq:bit-budget`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from multibit.errors import ConfigError
 
 
 def plan_blocks(rho: ArrayLike, config: Config) -> tuple[int, ...]:
-    """Bits of each block of the code, by the setting `allocation`: one block a scale, or one for all.
+    """Bits of each block of the code, by the setting `allocation`: one block per scale, or one for all.
+
+    Args:
+        rho: (M,) quadrature weights, local to long range. config: the settings.
+
+    Raises:
+        ConfigError: as `allocate_bits`.
 
     Example:
         >>> plan_blocks([3.0, 1.0], Config(lengths=(8,), scales=2, allocation="uniform"))
@@ -25,8 +31,8 @@ def plan_blocks(rho: ArrayLike, config: Config) -> tuple[int, ...]:
 def allocate_bits(rho: ArrayLike, total: int) -> tuple[int, ...]:
     """Share `total` bits in proportion to the quadrature weights, at least one each.
 
-    Largest remainder: each scale gets the whole part of its ideal share, or 1 where that is 0; bits left over go to
-    the largest fractional parts among the scales that were not lifted to 1; bits overspent on lifting are taken back
+    Largest remainder: each scale gets the integer part of its ideal share, or 1 where that is 0; remaining bits go to
+    the largest fractional parts among the scales that were not raised to 1; bits overspent on raising are taken back
     from the largest block.
 
     Args:
@@ -45,9 +51,9 @@ def allocate_bits(rho: ArrayLike, total: int) -> tuple[int, ...]:
     """
     weights = np.asarray(rho, dtype=np.float64)
     if weights.ndim != 1 or not len(weights) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise ConfigError(f"rho: need one or more positive weights, got {weights}.")
+        raise ConfigError(f"need one or more positive weights, got {weights}.", option="rho")
     if total < len(weights):
-        raise ConfigError(f"{total} bits cannot serve {len(weights)} scales: each needs at least one.")
+        raise ConfigError(f"{total} bits for {len(weights)} scales: each scale needs at least one.", option="total")
     ideal = total * weights / weights.sum()
     bits = np.maximum(np.floor(ideal).astype(int), 1)
     left = total - bits.sum()

@@ -1,10 +1,9 @@
-"""Features -> relaxed nested code: a projection per modality, then one linear head per diffusion scale."""
+"""The hash model: a projection per modality, then one linear head per diffusion scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -12,12 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multibit.data.features import as_float32
+from multibit.arrays import as_float32
+from multibit.codes.items import Modality, check_modality
 from multibit.errors import ConfigError, DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
-Modality = Literal["image", "text"]
-MODALITIES: tuple[Modality, ...] = get_args(Modality)
 KIND, VERSION = "hash model", 1
 ENCODE_ROWS = 4096  # rows per forward pass of `encode`: bounds its memory
 
@@ -51,7 +49,9 @@ class HashModel(nn.Module):
     ) -> None:
         super().__init__()
         if min(image_dim, text_dim, hidden, dimension, *blocks) < 1:
-            raise ConfigError(f"sizes must be positive, got {image_dim}, {text_dim}, {hidden}, {dimension}, {blocks}.")
+            sizes = {"image_dim": image_dim, "text_dim": text_dim, "hidden": hidden, "dimension": dimension}
+            wrong = next((name for name, size in sizes.items() if size < 1), "blocks")
+            raise ConfigError(f"must be at least 1, got {sizes.get(wrong, blocks)}.", option=wrong)
         self.image_dim, self.text_dim = image_dim, text_dim
         self.blocks = tuple(int(width) for width in blocks)
         self.hidden, self.dimension, self.dropout, self.input_dropout = hidden, dimension, dropout, input_dropout
@@ -70,8 +70,24 @@ class HashModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.heads.weight.device
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights."""
+        return sum(weights.numel() for weights in self.parameters())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(weights.numel() * weights.element_size() for weights in self.state_dict().values())
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations to code one image and one text from their features."""
+        inputs = self.image_dim + self.text_dim
+        return 2 * (inputs * self.hidden + 2 * self.hidden * self.dimension + 2 * self.dimension * self.bits)
 
     def forward(self, features: Tensor, modality: Modality) -> Tensor:
         """(n, d_m) features -> (n, B_max) relaxed code in (-1, 1)."""
@@ -81,18 +97,20 @@ class HashModel(nn.Module):
     def encode(self, features: ArrayLike, modality: Modality) -> NDArray[np.float32]:
         """Relaxed codes of (n, d_m) features, without dropout: (n, B_max) float32 in [-1, 1].
 
-        A pure function of each row; rounding differs by about 1e-6 with the number of rows encoded together.
+        Each row is coded independently; rounding differs by about 1e-6 with the number of rows coded together.
+
+        Args:
+            features: (n, d_m). modality: "image" or "text".
 
         Raises:
-            DataError: features of another length, or a value that is not finite as float32. ConfigError: unknown
+            DataError: features of another dimension, or a value that is not finite as float32. ConfigError: unknown
                 modality.
         """
-        if modality not in MODALITIES:
-            raise ConfigError(f"modality: must be image or text, got {modality!r}.")
+        check_modality(modality)
         array = np.asarray(features)
         needed = self.image_dim if modality == "image" else self.text_dim
         if array.ndim != 2 or array.shape[1] != needed:
-            raise DataError(f"{modality} features: need (n, {needed}), got shape {array.shape}.")
+            raise DataError(f"need shape (n, {needed}), got {array.shape}.", field=f"{modality} features")
         out = np.empty((len(array), self.bits), np.float32)
         was_training = self.training
         self.eval()
@@ -100,18 +118,18 @@ class HashModel(nn.Module):
             with torch.inference_mode():
                 for start in range(0, len(array), ENCODE_ROWS):
                     rows = np.arange(start, min(start + ENCODE_ROWS, len(array)))
-                    block = as_float32(array[rows], f"{modality} features", rows)  # a copy, which torch may write to
+                    block = as_float32(array[rows], f"{modality} features", rows)  # a copy that torch may write to
                     out[rows] = self(torch.from_numpy(block).to(self.device), modality).cpu().numpy()
         finally:
             self.train(was_training)
         return out
 
     def fingerprint(self) -> str:
-        """16 hexadecimal digits of the weights: the identity of the codes that this model makes."""
+        """Hash of the weights (16 hexadecimal digits), which identifies the codes of this model."""
         return fingerprint(*(tensor.cpu().numpy() for tensor in self.state_dict().values()))
 
     def save(self, path: Path | str) -> None:
-        """Write weights and sizes to one safetensors file, in one step."""
+        """Write weights and sizes to one safetensors file, atomically."""
         sizes = {
             "image_dim": self.image_dim,
             "text_dim": self.text_dim,
@@ -126,10 +144,10 @@ class HashModel(nn.Module):
 
     @classmethod
     def load(cls, path: Path | str) -> HashModel:
-        """Read what `save` wrote.
+        """Read a model that `save` wrote.
 
         Raises:
-            FormatError: torn, newer, or another kind of file.
+            FormatError: corrupt, newer, or another kind of file.
         """
         weights, sizes = read_arrays(Path(path), kind=KIND, version=VERSION)
         model = cls(**sizes)
@@ -140,8 +158,8 @@ class HashModel(nn.Module):
 class Projection(nn.Module):
     """E^m: input features -> shared feature, a two-layer MLP.
 
-    Input rows are brought to the length sqrt(d_m), so only their direction counts, as for CLIP features, and the
-    network sees values of about unit size whatever encoder they come from.
+    Input rows are scaled to the length sqrt(d_m), so only their direction counts, as for CLIP features, and the network
+    sees values of about unit size from any encoder.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float, input_dropout: float = 0.0) -> None:
@@ -162,10 +180,23 @@ class Projection(nn.Module):
 
 
 def _of_size_one(features: Tensor) -> Tensor:
-    """Rows divided by a power of two, which loses no digit: no square on the way to a length overflows or vanishes.
+    """Rows divided by a power of two, which is exact, so that no square overflows or underflows in their length.
 
-    The largest value of a row is then 1 to 2 in size; rows of zeros stay.
+    The largest magnitude of a row is then in [1, 2]; rows of zeros are unchanged.
     """
     peak = features.abs().amax(dim=1, keepdim=True)
     power = peak / (2 * torch.frexp(peak).mantissa)
     return features / torch.where(peak > 0, power, 1)
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has one.
+
+    Raises:
+        ConfigError: unknown, or not available on this machine.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"must be cpu or cuda, got {device!r}.", option="device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("cuda was requested, but torch finds no GPU.", option="device", hint="Use cpu.")
+    return device

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from multibit.config import Config
 
-QUANTIZATION = 0.1  # weight of the quantisation term of the standard objective
-
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -29,16 +27,16 @@ class Parts:
 class Objective(nn.Module):
     """Both directions, all prefixes, all scale blocks, in one batched computation.
 
-    With `binary_weight` the prefixes of the codes that are stored, the signs, follow g* too, and with `within_weight`
-    those of each modality among themselves. The ranking of a short binary code cannot be as sharp as its teacher; each
-    of these rankings therefore has its own temperature, trained with the codes. With `consistency_weight` the
-    similarities of a query at the shorter prefixes go with those at the longest.
+    With `binary_weight` the prefixes of the stored binary codes follow g* too, and with `within_weight` those within
+    each modality. The ranking of a short binary code cannot be as sharp as its teacher, so each of these rankings has
+    its own temperature, trained with the codes. With `consistency_weight` the similarities of a query at the shorter
+    prefixes are correlated with those at the longest.
 
     Attributes:
-        names: of the parts: "prefix 16", ..., "scale 1", ..., then the extra terms that are on, then "prefix",
-            "scale", "total".
+        names: of the parts: "prefix 16", ..., "scale 1", ..., then the enabled extra terms, then "prefix", "scale",
+            "total".
         sharpness: (2, prefixes) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between
-            and within modalities; None where neither is on.
+            and within modalities; None where neither is enabled.
 
     Example:
         >>> objective = Objective(Config(lengths=(2, 4), scales=2), blocks=(3, 1), rho=(2.0, 1.0))
@@ -60,8 +58,8 @@ class Objective(nn.Module):
         prefixes = [slice(0, length) for length in config.aligned_lengths]
         scales = [slice(end - width, end) for end, width in zip(ends, blocks, strict=True)]
         if config.allocation == "single":
-            scales = []  # one block for all scales follows none of them
-        self.segments = [*prefixes, *scales]  # bits of the code that make one ranking
+            scales = []  # a single block follows no scale
+        self.segments = [*prefixes, *scales]  # bits of the code behind each ranking
         self.targets = [0] * len(prefixes) + list(range(1, len(scales) + 1))  # the teacher each one follows
         self.prefixes = len(prefixes)
         extras = {
@@ -90,7 +88,7 @@ class Objective(nn.Module):
         Args:
             image, text: (b, B_max) relaxed codes of the same b items.
             teacher: (1+M, b, b) scores of those items, g* first, then g_l local to long range; symmetric.
-            related: (b, b) 1 where two items share a label; needed by the standard objective only.
+            related: (b, b) 1 where two items share a label; needed only by the standard objective.
         """
         follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
         losses = follow(self._similarities(image, text), teacher) if self.segments else image.new_zeros(0)  # (P,)
@@ -101,11 +99,11 @@ class Objective(nn.Module):
         return Parts(total, self._named(losses.detach(), [loss.detach() for loss in extras.values()], total.detach()))
 
     def _extra_terms(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None) -> dict[str, Tensor]:
-        """The terms that the paper's full method does not have, by name: ()."""
+        """The enabled terms beyond the paper's full method, by name: ()."""
         extras = {}
         if "standard" in self.extras:
-            assert related is not None  # the loop gives it where the setting asks for it
-            extras["standard"] = standard_loss(image, text, related)
+            assert related is not None  # the loop passes it if the weight is set
+            extras["standard"] = standard_loss(image, text, related, self.config.quantization_weight)
         if self.sharpness is None:
             return extras
         signs = straight_through(image), straight_through(text)
@@ -123,7 +121,7 @@ class Objective(nn.Module):
         return extras
 
     def _weigh(self, losses: Tensor) -> Tensor:
-        """The weighted sum of all rankings, or of the prefixes only, which are first."""
+        """The weighted sum of all rankings, or of the prefixes only, which come first."""
         return losses @ self.weights[: len(losses)].to(losses)
 
     def _similarities(self, left: Tensor, right: Tensor, count: int | None = None) -> Tensor:
@@ -136,7 +134,7 @@ class Objective(nn.Module):
         Args:
             similarities: (P, b, b), image rows, text columns. teacher: as in `forward`.
         """
-        # -soft distance / T_s without its constant: softmax does not see it (`eq:student-distribution`)
+        # -soft distance / T_s without its constant, which softmax cancels (`eq:student-distribution`)
         student = similarities / (2 * self.config.student_temperature)
         logits = teacher / self.config.teacher_temperature
         target = torch.softmax(logits, dim=-1)  # (1+M, b, b), P*(r|q)
@@ -144,13 +142,13 @@ class Objective(nn.Module):
         negative_entropy = (target * log_target).sum(dim=(1, 2))  # (1+M,)
         followed = self.targets[: len(student)]
         target = target[followed]  # (P, b, b)
-        # The teacher is symmetric, so one target serves both directions: rows ask in i2t, columns in t2i.
+        # The teacher is symmetric, so one target serves both directions: rows are queries in i2t, columns in t2i.
         log_i2t, log_t2i = torch.log_softmax(student, dim=2), torch.log_softmax(student, dim=1).mT
         cross_entropy = -(target * (log_i2t + log_t2i)).sum(dim=(1, 2))  # (P,)
         return (cross_entropy + 2 * negative_entropy[followed]) / len(teacher[0])
 
     def _among_themselves(self, similarities: Tensor, teacher: Tensor) -> Tensor:
-        """KL divergence of rankings within one modality, where no item ranks itself: (P,)."""
+        """KL divergence of rankings within one modality, without the query item itself: (P,)."""
         others = ~torch.eye(len(teacher[0]), dtype=torch.bool, device=teacher.device)
         student = _leave_out(similarities / (2 * self.config.student_temperature), others)
         logits = _leave_out(teacher[:1] / self.config.teacher_temperature, others)
@@ -168,7 +166,7 @@ class Objective(nn.Module):
 
 
 def straight_through(relaxed: Tensor) -> Tensor:
-    """The stored code, -1 or +1 with sign(0) = +1; its gradient is that of the relaxed code.
+    """The binary code, -1 or +1 with sign(0) = +1; its gradient is that of the relaxed code.
 
     Example:
         >>> straight_through(torch.tensor([0.3, 0.0, -0.9]))
@@ -179,16 +177,16 @@ def straight_through(relaxed: Tensor) -> Tensor:
 
 
 def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
-    """How far each query's similarities at the shorter lengths are from going with those at the longest.
+    """How much the similarities of each query at the shorter lengths deviate from those at the longest.
 
-    Correlation does not see location and scale, which a shorter code needs of its own: a 16-bit code can't be as sharp.
+    Correlation ignores location and scale, which differ between lengths: a 16-bit code cannot be as sharp.
 
     Args:
         shorter: (P, b, b), image rows, text columns. longest: (1, b, b).
 
     Returns:
-        () mean of 1 - Pearson correlation over lengths, queries and both directions, in [0, 2]; a query whose
-        candidates are all alike has correlation 0.
+        () mean of 1 - Pearson correlation over lengths, queries and both directions, in [0, 2]; a query with equal
+        similarities to all candidates has correlation 0.
 
     Example:
         >>> longest = torch.tensor([[[0.9, 0.1], [0.3, 0.5]]])
@@ -204,19 +202,21 @@ def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
 
 
 def _leave_out(logits: Tensor, others: Tensor) -> Tensor:
-    """Logits (..., b, b) with those of an item and itself so low that softmax gives them nothing, and no NaN."""
+    """Logits (..., b, b) with those of an item with itself so low that their softmax is 0, but never NaN."""
     return logits.masked_fill(~others, torch.finfo(logits.dtype).min / 4)
 
 
-def standard_loss(image: Tensor, text: Tensor, related: Tensor) -> Tensor:
-    """The field's standard objective: negative log-likelihood of sharing a label, and a small quantisation term.
+def standard_loss(image: Tensor, text: Tensor, related: Tensor, quantization: float = 0.0) -> Tensor:
+    """The field's standard objective: negative log-likelihood of sharing a label, and a quantisation term.
 
     Args:
         image, text: (b, B) relaxed codes. related: (b, b) 1 where two items share a label, else 0.
+        quantization: weight of the quantisation term. The default 0 was chosen on validation data: on the sample every
+            larger weight is worse, and 0.1 makes most bits constant.
 
     Returns:
-        () mean over pairs of -(s theta - log(1 + e^theta)) with theta = <h_q, h_r> / 2, plus the mean squared
-        deviation of the codes from their signs.
+        () mean over pairs of -(s theta - log(1 + e^theta)) with theta = <h_q, h_r> / 2, plus `quantization`
+        times the mean squared deviation of the codes from their signs.
 
     Example:
         >>> code = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
@@ -226,4 +226,4 @@ def standard_loss(image: Tensor, text: Tensor, related: Tensor) -> Tensor:
     theta = image @ text.T / 2
     likelihood = functional.binary_cross_entropy_with_logits(theta, related)
     deviation = (image.abs() - 1).square().mean() + (text.abs() - 1).square().mean()
-    return likelihood + QUANTIZATION * deviation
+    return likelihood + quantization * deviation

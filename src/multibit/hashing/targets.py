@@ -1,4 +1,4 @@
-"""What a batch has to follow: the teacher's scores among its items."""
+"""Training targets: the teacher's scores among the items of a batch."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Targets(nn.Module):
         return cast(Tensor, self.teacher.compare(e, e))
 
     def pull(self) -> Tensor | None:
-        """A term of the loss that holds what is trained here to its prior, if anything is."""
+        """A loss term that pulls the trained parameters to their prior; None without such parameters."""
         return None
 
     def finished(self) -> RelationTeacher:
-        """The teacher, with what was trained."""
+        """The teacher, with any trained parameters."""
         return self.teacher
 
 
 class LearnedTargets(Targets):
     """A mixture of the scale kernels whose weights are trained with the codes.
 
-    The weights are the softmax of free logits, which begin at the quadrature weights and are pulled to them by a KL
+    The weights are the softmax of free logits, which start at the quadrature weights and are pulled to them by a KL
     divergence (Table `tab:teacher-transfer`, learned-weight multi-scale heat).
     """
 
@@ -77,7 +77,7 @@ class LearnedTargets(Targets):
         self.logits = nn.Parameter(self.prior.log())
 
     def scores(self, rows: Tensor) -> Tensor:
-        """G* of the present mixture."""
+        """G* of the current mixture."""
         exponents = torch.log_softmax(self.logits, 0)[:, None] + self.log_heat  # (M, C)
         log_kernel = torch.logsumexp(exponents, dim=0)  # (C,), at each eigenvalue; at long diffusion it underflows
         e = functional.normalize(self.signal[rows] * ((log_kernel - log_kernel.max()) / 2).exp(), dim=1)
@@ -96,7 +96,7 @@ class LearnedTargets(Targets):
 
 
 def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8]) -> Targets:
-    """The targets that fit a teacher."""
+    """The targets for a type of teacher."""
     return LearnedTargets(teacher, labels) if isinstance(teacher, LearnedWeights) else Targets(teacher, labels)
 
 

@@ -1,246 +1,123 @@
-"""The training loop. It is given training pairs and a score; it cannot see a query or a database."""
+"""Training: pairs -> relation teacher -> trained model, at the best epoch on validation data."""
 
 from __future__ import annotations
 
-import io
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from multibit.config import Config
-from multibit.data.features import Pairs
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.files import fingerprint, replacing
-from multibit.hashing.bits import plan_blocks
-from multibit.hashing.model import MODALITIES, HashModel
-from multibit.hashing.objective import Objective
-from multibit.hashing.targets import Targets
-from multibit.progress import progress
-from multibit.relation import RelationTeacher
-
-Score = Callable[[HashModel], float]
-"""Quality of a model on validation data, larger is better."""
-
-Weights = dict[str, Tensor]
-STATE_VERSION = 2
-TEMPERATURE_STEP = 30  # learning rate of the temperatures, in learning rates of the weights
+from multibit.errors import ConfigError, DataError
+from multibit.evaluation.protocol import selection_score
+from multibit.features import Pairs
+from multibit.files import fingerprint
+from multibit.hashing.encode import encode
+from multibit.hashing.loop import TrainingState, build_model, fit
+from multibit.hashing.methods import DEFAULT_METHOD, find_method
+from multibit.hashing.model import HashModel, check_device
+from multibit.hashing.targets import build_targets
+from multibit.progress import showing
+from multibit.relation import RelationTeacher, teacher_class
 
 
-@dataclass
-class TrainingState:
-    """Where a training stands after an epoch: all that is needed to go on, or to take the best model.
+@dataclass(frozen=True, eq=False)
+class Training:
+    """Result of `train`.
 
     Attributes:
-        epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
-        learner, optimizer, schedule: state dictionaries; the learner is the model with what its targets train.
-        history: one row per epoch: mean of every part of the objective, learning rate, validation mAP if scored.
+        model: at its best epoch. teacher: the relation teacher. config: the settings.
+        state: with the history of all parts of the objective and of the selection score.
     """
 
-    epoch: int = 0
-    best_epoch: int = 0
-    best_score: float = float("-inf")
-    best: Weights = field(default_factory=dict)
-    learner: dict[str, Any] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
-    schedule: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
+    model: HashModel
+    teacher: RelationTeacher
+    config: Config
+    state: TrainingState
 
 
-def build_model(training: Pairs, teacher: RelationTeacher, config: Config) -> HashModel:
-    """A new model for these features, its blocks planned by the teacher's weights, initialised from the seed."""
-    blocks = plan_blocks(teacher.rho, config)
-    dimensions = training.image.shape[1], training.text.shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        try:
-            return HashModel(*dimensions, blocks, config.hidden, config.dimension, config.dropout, config.input_dropout)
-        except RuntimeError as error:  # what torch raises when memory is short
-            first = str(error).splitlines()[0]
-            raise ConfigError(f"hidden, dimension: the network does not fit into memory ({first}).") from None
-
-
-def fit(
-    model: HashModel,
-    targets: Targets,
+def train(
     training: Pairs,
-    config: Config,
-    score: Score | None,
+    validation: Pairs | None = None,
+    config: Config | None = None,
     *,
-    selection: str = "",
-    state_file: Path | None = None,
+    method: str | None = None,
+    device: str = "cpu",
+    state_file: Path | str | None = None,
     save_every: float = 3.0,
-) -> TrainingState:
-    """Train `model`, and what `targets` has to train, and leave both at their best epoch.
+    progress: bool = False,
+    **settings: Any,
+) -> Training:
+    """Build the relation teacher, train one nested model, and keep its best epoch.
+
+    The best epoch has the largest validation mAP (validation pairs as queries, training pairs as database), averaged
+    over both directions and all lengths; without validation pairs the last epoch is kept.
 
     Args:
-        model: as `build_model` makes it, on the device to train on.
-        targets: scores of a teacher that was fitted to the training labels.
-        training: n >= 2 pairs. config: the settings.
-        score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
-        selection: identity of what `score` measures on, so that scores of different data are never compared.
-        state_file: where to keep the state; if it exists, training goes on from there, bit for bit on a CPU.
-        save_every: least seconds between two writes of the state.
+        training: n >= 2 pairs. validation: to select the epoch.
+        config: the complete settings; those of `method`, changed by `settings`, when None.
+        method: name of the method, "multibit-plus" when None; the paper's is "multibit". `METHODS` lists all.
+        device: "cpu" or "cuda". state_file: of the training state, from which an interrupted training is resumed.
+        save_every: minimum seconds between two writes of the state. progress: show a bar on standard error.
+        settings: of `Config`, such as epochs=20.
 
     Raises:
-        DataError: fewer than two pairs. MismatchError: the state is of another training. FormatError: it is torn.
-        ConfigError: the loss is no longer finite.
+        DataError: fewer than two pairs, no label among them, or a value that is not finite. ConfigError: a setting out
+            of range, an unavailable device, or `config` together with a method or settings. MismatchError: the state
+            file belongs to another training. FormatError: it is corrupt.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.eye(2, dtype=np.uint8)[np.arange(8) % 2]
+        >>> noisy = [(labels + rng.normal(0, 0.1, labels.shape)).astype(np.float32) for _ in range(2)]
+        >>> pairs = Pairs(*noisy, np.arange(9), labels)
+        >>> result = train(pairs, pairs, lengths=(4, 8), scales=2, hidden=16, dimension=8, epochs=3)
+        >>> encode(result.model, pairs).image
+        Codes(8 items, 8 bits)
     """
-    if len(training) < 2:
-        raise DataError(f"training needs at least 2 pairs to rank, got {len(training)}.")
-    device = model.device
-    targets = targets.to(device)
-    objective = Objective(config, model.blocks, tuple(targets.teacher.rho)).to(device)
-    image, text = torch.from_numpy(training.image).to(device), torch.from_numpy(training.text).to(device)
-    labels = torch.from_numpy(training.labels).to(device, torch.float32)
-    learner = nn.ModuleDict({"model": model, "targets": targets, "objective": objective})
-    optimizer = _optimizer(learner, config)
-    steps = -(-len(training) // config.batch_size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs * steps)
-    arrays = training.image, training.text, training.offsets, training.labels
-    identity = fingerprint(config.to_dict(), model.blocks, selection, *arrays)
-    state = _resume(state_file, identity, learner, optimizer, schedule)
-    saved = time.monotonic()
-    with progress("Training", config.epochs, "epochs") as advance:
-        advance(state.epoch)
-        for epoch in range(state.epoch + 1, config.epochs + 1):
-            model.train()
-            sums = torch.zeros(len(objective.names), device=device)
-            rate = float(schedule.get_last_lr()[0])
-            with _seeded(config.seed, epoch, device):  # dropout: a pure function of seed and epoch
-                for rows, text_rows in _batches(training, config, epoch):
-                    h_image = model(image[rows], "image")  # (b, B_max)
-                    h_text = model(text[text_rows], "text")  # (b, B_max)
-                    related = _related(labels[rows]) if config.standard_weight else None  # (b, b)
-                    parts = objective(h_image, h_text, targets(rows), related)
-                    pull = targets.pull()
-                    loss = parts.total if pull is None else parts.total + pull
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
-                    optimizer.step()
-                    schedule.step()
-                    sums += parts.values * (len(rows) / len(training))
-            state.epoch = epoch
-            _record(state, objective, sums, rate)
-            _require_codes(model, training, epoch)
-            _keep_best(state, learner, None if score is None else score(model))
-            advance(1, note=_note(state))
-            if state_file and (time.monotonic() - saved >= save_every or epoch == config.epochs):
-                _save_state(state_file, identity, state, learner, optimizer, schedule)
-                saved = time.monotonic()
-    learner.load_state_dict(state.best)
-    model.eval()
-    return state
+    if config is not None and (method is not None or settings):
+        given = ", ".join([*(["method"] if method else []), *settings])
+        raise ConfigError(f"got a complete config and {given}: pass only one of them.", option="config")
+    resolved = find_method(method or DEFAULT_METHOD).config(**settings) if config is None else config
+    teacher = teacher_class(resolved.teacher).fit(
+        training.labels, resolved.alpha, resolved.eta, resolved.scales, resolved.epsilon
+    )
+    targets = build_targets(teacher, training.labels)
+    model = build_model(training, teacher, resolved).to(check_device(device))
+    score, selection = _selection(training, validation, resolved)
+    with showing(progress):
+        state = fit(
+            model, targets, training, resolved, score, selection=selection,
+            state_file=None if state_file is None else Path(state_file), save_every=save_every,
+        )  # fmt: skip
+    return Training(model.to("cpu"), targets.finished(), resolved, state)
 
 
-def _optimizer(learner: nn.ModuleDict, config: Config) -> torch.optim.Adam:
-    """Adam; the temperatures are few and far from where they begin, so they take longer steps."""
-    weights = [*learner["model"].parameters(), *learner["targets"].parameters()]
-    groups: list[dict[str, Any]] = [{"params": weights}]
-    if temperatures := list(learner["objective"].parameters()):
-        groups.append({"params": temperatures, "lr": TEMPERATURE_STEP * config.learning_rate})
-    return torch.optim.Adam(groups, lr=config.learning_rate, fused=True)
+def _selection(
+    training: Pairs, validation: Pairs | None, config: Config
+) -> tuple[Callable[[HashModel], float] | None, str]:
+    """The score that selects the epoch, and the fingerprint of the data that it uses.
 
-
-def _related(labels: Tensor) -> Tensor:
-    """(b, b) 1.0 where two items share a label."""
-    return (labels @ labels.T > 0).to(labels.dtype)
-
-
-def _batches(training: Pairs, config: Config, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled rows of an epoch, and one text row of each: a pure function of seed and epoch."""
-    generator = np.random.default_rng([config.seed, epoch])
-    order = generator.permutation(len(training))
-    counts = np.diff(training.offsets)
-    text_rows = training.offsets[:-1] + (generator.random(len(training)) * counts).astype(np.int64)
-    for start in range(0, len(order), config.batch_size):
-        rows = order[start : start + config.batch_size]
-        yield torch.from_numpy(rows), torch.from_numpy(text_rows[rows])
-
-
-class _seeded:  # noqa: N801 - reads as a statement
-    """Seed torch for one epoch and leave the caller's random state as it was."""
-
-    def __init__(self, seed: int, epoch: int, device: torch.device) -> None:
-        self._seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
-        self._fork = torch.random.fork_rng(devices=[] if device.type == "cpu" else [device])
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        torch.manual_seed(self._seed)
-
-    def __exit__(self, *error: Any) -> None:
-        self._fork.__exit__(*error)
-
-
-def _record(state: TrainingState, objective: Objective, sums: Tensor, rate: float) -> None:
-    """Append the epoch to the history."""
-    values = dict(zip(objective.names, sums.tolist(), strict=True))
-    if not np.isfinite(values["total"]):
-        raise ConfigError(
-            f"the loss is {values['total']} in epoch {state.epoch}: try a smaller learning_rate or larger temperatures."
+    Raises:
+        DataError: validation pairs that cannot select an epoch.
+    """
+    if validation is None or not len(validation):
+        return None, ""
+    if validation.labels.shape[1] != training.labels.shape[1]:
+        columns = validation.labels.shape[1], training.labels.shape[1]
+        raise DataError(
+            f"{columns[0]} label columns, the training pairs have {columns[1]}.", option="validation", field="labels"
         )
-    state.history.append({"epoch": state.epoch, **values, "learning_rate": rate})
-
-
-def _require_codes(model: HashModel, training: Pairs, epoch: int) -> None:
-    """Stop before an epoch is kept whose codes are not finite: the loss says so only with the next batch."""
-    for modality in MODALITIES:
-        if not np.isfinite(model.encode(getattr(training, modality)[:2], modality)).all():
-            raise ConfigError(
-                f"the codes are not finite after epoch {epoch}: try a smaller learning_rate or larger temperatures."
-            )
-
-
-def _keep_best(state: TrainingState, learner: nn.Module, score: float | None) -> None:
-    """Keep the weights if they score better than all before (the first of equals), or always without a score."""
-    if score is not None:
-        state.history[-1]["validation_mAP"] = score
-    if score is None or score > state.best_score:
-        state.best_score, state.best_epoch = state.best_score if score is None else score, state.epoch
-        state.best = {name: tensor.detach().cpu().clone() for name, tensor in learner.state_dict().items()}
-
-
-def _note(state: TrainingState) -> str:
-    last = state.history[-1]
-    loss = f"loss {last['total']:.3f}"
-    if "validation_mAP" not in last:
-        return loss
-    return f"{loss}, mAP {last['validation_mAP']:.3f} (best {state.best_score:.3f})"
-
-
-def _save_state(
-    path: Path, identity: str, state: TrainingState, learner: nn.Module, optimizer: Any, schedule: Any
-) -> None:
-    state.learner, state.optimizer, state.schedule = learner.state_dict(), optimizer.state_dict(), schedule.state_dict()
-    buffer = io.BytesIO()  # torch's own writer turns a full disk into an obscure error
-    torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, buffer)
-    with replacing(path) as temporary:
-        temporary.write_bytes(buffer.getbuffer())
-
-
-def _resume(path: Path | None, identity: str, learner: nn.Module, optimizer: Any, schedule: Any) -> TrainingState:
-    if path is None or not path.exists():
-        return TrainingState()
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        version, found = content.pop("version"), content.pop("identity")
-    except Exception as error:  # torch raises many kinds for a torn file
-        kind = type(error).__name__
-        raise FormatError(f"{path}: the saved training state is torn or not ours ({kind}). Delete it.") from None
-    if version > STATE_VERSION:
-        raise FormatError(f"{path}: written by a newer multibit (state version {version}, here {STATE_VERSION}).")
-    if found != identity:
-        raise MismatchError(
-            f"{path}: belongs to a training with other settings or data. Choose another folder or delete it."
+    if not (validation.labels.astype(np.int64) @ training.labels.T.astype(np.int64)).any():
+        raise DataError(
+            f"none of the {len(validation)} rows shares a label with a training row, so they cannot select an epoch.",
+            option="validation",
+            hint="Use more validation rows, or none, which keeps the last epoch.",
         )
-    state = TrainingState(**content)
-    learner.load_state_dict(state.learner)
-    optimizer.load_state_dict(state.optimizer)
-    schedule.load_state_dict(state.schedule)
-    return state
+
+    def score(model: HashModel) -> float:
+        return selection_score(encode(model, validation), encode(model, training), config.lengths)
+
+    return score, fingerprint(validation.image, validation.text, validation.offsets, validation.labels)

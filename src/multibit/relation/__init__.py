@@ -1,4 +1,4 @@
-"""labels -> label graph -> relation teacher: what the codes have to learn."""
+"""Relation teachers: relevance scores from labels, which the codes learn."""
 
 from multibit.relation.graph import LabelGraph
 from multibit.relation.teacher import RelationTeacher

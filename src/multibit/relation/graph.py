@@ -1,49 +1,25 @@
-"""Training labels -> PPMI label graph W, normalised Laplacian L, label specificity s."""
+"""The label graph of a training set: PPMI weights W, normalised Laplacian L, label specificity s."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from multibit.arrays import FloatArray, as_labels
 from multibit.errors import ConfigError, DataError
-
-FloatArray = NDArray[np.float64]
-
-
-def check_labels(labels: ArrayLike, *, columns: int | None = None) -> FloatArray:
-    """Multi-hot labels as float64, or a sentence about what is wrong.
-
-    Args:
-        labels: (N, C), every value 0 or 1.
-        columns: C that is needed, where it is fixed.
-
-    Raises:
-        DataError: not two-dimensional, another C, or a value other than 0 and 1.
-    """
-    array = np.asarray(labels)
-    if array.ndim != 2:
-        raise DataError(f"labels: need a matrix (items, labels), got shape {array.shape}.")
-    if columns is not None and array.shape[1] != columns:
-        raise DataError(f"labels: {array.shape[1]} columns, but the label graph has {columns} labels.")
-    wrong = np.argwhere((array != 0) & (array != 1))
-    if len(wrong):
-        row, column = wrong[0]
-        value = array[row, column]
-        raise DataError(f"labels: row {row}, column {column} is {value}; every value must be 0 or 1.")
-    return array.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelGraph:
-    """How the labels of a training set occur together.
+    """Co-occurrence of the labels of a training set.
 
     Attributes:
         weights: W (C, C), positive pointwise mutual information of two labels, 0 on the diagonal (`eq:ppmi-graph`).
         laplacian: L (C, C) = I - D^-1/2 W D^-1/2. A label that never co-occurs has 1 on its diagonal.
         specificity: s (C,) = log((N+1)/(n_a+1)): rare labels weigh more, a label on every item weighs nothing.
-        cooccurrence: (C, C), items that carry both labels.
+        cooccurrence: (C, C), number of items with both labels.
 
     Example:
         >>> graph = LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]])
@@ -58,6 +34,9 @@ class LabelGraph:
     specificity: FloatArray
     cooccurrence: FloatArray
 
+    def __repr__(self) -> str:
+        return f"LabelGraph({len(self.weights)} labels, {np.count_nonzero(self.weights) // 2} edges)"
+
     @classmethod
     def from_labels(cls, labels: ArrayLike, epsilon: float = 0.1) -> LabelGraph:
         """Build the graph of (N, C) multi-hot training labels.
@@ -67,11 +46,11 @@ class LabelGraph:
             ConfigError: epsilon is not positive.
         """
         if not 0 < epsilon < np.inf:
-            raise ConfigError(f"epsilon: must be a positive number, got {epsilon}.")
-        y = check_labels(labels)  # (N, C)
+            raise ConfigError(f"must be a positive number, got {epsilon}.", option="epsilon")
+        y = as_labels(labels).astype(np.float64)  # (N, C)
         items = len(y)
         if not y.any():
-            raise DataError(f"labels: all {items} rows are without a label, so there is no relation to learn.")
+            raise DataError(f"none of the {items} rows has a label, so there is no relation to learn.", field="labels")
         cooccurrence = y.T @ y  # (C, C), n_ab
         count = np.diag(cooccurrence)  # (C,), n_a
         weights = _ppmi(cooccurrence, count, items, epsilon)

@@ -1,4 +1,4 @@
-"""The fractional relation teacher (FRT): label graph -> relevance scores g*, and g_l at each diffusion scale."""
+"""The fractional relation teacher (FRT): relevance scores g*, and g_l at each diffusion scale."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gamma, roots_genlaguerre
 
+from multibit.arrays import FloatArray, as_labels
 from multibit.errors import ConfigError
 from multibit.files import fingerprint, write_arrays
-from multibit.relation.graph import LabelGraph, check_labels
+from multibit.relation.graph import LabelGraph
 
-FloatArray = NDArray[np.float64]
 KIND, VERSION = "relation teacher", 2
 
 
@@ -26,12 +26,12 @@ KIND, VERSION = "relation teacher", 2
 class RelationTeacher:
     """Relevance between two label sets, by diffusion over the label graph (`eq:integrated-teacher`).
 
-    Build it with `RelationTeacher.fit`. Every score is a row product: `scores(q, d) == embed(q) @ embed(d).T`.
+    Create it with `RelationTeacher.fit`. Every score is a row product: `scores(q, d) == embed(q) @ embed(d).T`.
     The other teachers of `multibit.relation.teachers` differ in g* only: each overrides one of `log_response`,
-    `weigh`, `embed` and `compare`. Scales, bit budget and scale teachers are those of this class.
+    `weigh`, `embed` and `compare`. They inherit the scales, the bit budget and the scale teachers.
 
     Attributes:
-        name: of the teacher, as settings have it.
+        name: of the teacher in the settings.
         graph: the label graph of the training labels.
         alpha: fractional order. eta: kernel shift.
         tau: (M,) diffusion times, local to long range. rho: (M,) their quadrature weights
@@ -59,18 +59,22 @@ class RelationTeacher:
     def fit(
         cls, labels: ArrayLike, alpha: float = 0.9, eta: float = 0.2, scales: int = 4, epsilon: float = 0.1
     ) -> Self:
-        """Learn the label graph of a training set.
+        """Build the label graph of a training set.
 
         Args:
             labels: (N, C) multi-hot training labels.
             alpha: fractional order, > 0. eta: kernel shift, > 0. scales: M, >= 1. epsilon: PPMI smoothing, > 0.
 
         Raises:
-            DataError: labels of a wrong shape or value, or none at all.
+            DataError: labels of a wrong shape or value, or no label at all.
             ConfigError: a setting out of range.
         """
         tau, rho = quadrature(alpha, eta, scales)
         return cls(LabelGraph.from_labels(labels, epsilon), alpha, eta, tau, rho)
+
+    def __repr__(self) -> str:
+        settings = f"alpha={self.alpha}, eta={self.eta}, scales={self.scales}"
+        return f"{type(self).__name__}({len(self.graph.weights)} labels, {settings})"
 
     @property
     def scales(self) -> int:
@@ -79,9 +83,9 @@ class RelationTeacher:
 
     @cached_property
     def spectrum(self) -> tuple[FloatArray, FloatArray]:
-        """Eigenvalues (C,) in [0, 2] and eigenvectors (C, C, one a column) of L.
+        """Eigenvalues (C,) in [0, 2] and eigenvectors (C, C), one per column, of L.
 
-        Taken per connected component, so that labels without any path between them have exactly no relation.
+        Computed per connected component, so that labels without any path between them score exactly 0.
         """
         laplacian = self.graph.laplacian
         values, vectors = np.zeros(len(laplacian)), np.zeros_like(laplacian)
@@ -100,20 +104,23 @@ class RelationTeacher:
             scale: None for g*, or 0..M-1 for the scale teacher g_l (0 is the most local).
 
         Returns:
-            (N, C) float64. An item without label, or with labels of no specificity only, has a zero row: it scores 0
-            with everything.
+            (N, C) float64. An item without labels, or only with labels of specificity 0, has a zero row: it scores 0
+            with every item.
+
+        Raises:
+            DataError: labels of a wrong shape or value. ConfigError: no such scale.
         """
         eigenvalues, eigenvectors = self.spectrum
-        columns = check_labels(labels, columns=len(eigenvalues))
+        y = as_labels(labels, columns=len(eigenvalues)).astype(np.float64)  # (N, C)
         if scale is None:
-            return unit_rows(self.weigh(columns) @ eigenvectors, self.log_response(eigenvalues) / 2)
+            return unit_rows(self.weigh(y) @ eigenvectors, self.log_response(eigenvalues) / 2)
         if not 0 <= scale < self.scales:
-            raise ConfigError(f"scale: must be None or 0..{self.scales - 1}, got {scale}.")
-        weighted = columns * self.graph.specificity  # (N, C)
+            raise ConfigError(f"must be None or 0..{self.scales - 1}, got {scale}.", option="scale")
+        weighted = y * self.graph.specificity  # (N, C)
         return unit_rows(weighted @ eigenvectors, -self.tau[scale] * eigenvalues / 2)
 
     def weigh(self, labels: FloatArray) -> FloatArray:
-        """Labels (N, C) before the kernel of g* is applied."""
+        """Weighted labels (N, C), to which the kernel of g* is applied."""
         return labels * self.graph.specificity
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
@@ -121,7 +128,7 @@ class RelationTeacher:
         return np.asarray(-self.alpha * np.log(eigenvalues + self.eta))
 
     def compare(self, left: Any, right: Any) -> Any:
-        """Rows of `embed` -> their g*: (Q, E) and (D, E) -> (Q, D), as numpy arrays or as torch tensors alike."""
+        """g* of rows of `embed`: (Q, E) and (D, E) -> (Q, D), for numpy arrays and torch tensors."""
         return left @ right.T
 
     def scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
@@ -142,7 +149,7 @@ class RelationTeacher:
             scales: M of the rule; the teacher's own when None.
 
         Returns:
-            sum_k (f_exact - f_M)(lambda_k) E_k / sum_k f_exact(lambda_k) E_k, a share (0.06 is 6 %), where E_k is the
+            sum_k (f_exact - f_M)(lambda_k) E_k / sum_k f_exact(lambda_k) E_k, a fraction (0.06 is 6 %); E_k is the
             energy of the weighted training labels at eigenvalue lambda_k.
         """
         tau, rho = (self.tau, self.rho) if scales is None else quadrature(self.alpha, self.eta, scales)
@@ -160,7 +167,7 @@ class RelationTeacher:
         return fingerprint(self.name, *self._settings().values(), *self._arrays().values())
 
     def save(self, path: Path | str) -> None:
-        """Write to one file, in one step; `load_teacher` reads it."""
+        """Write to one file, atomically; `load_teacher` reads it."""
         header = {"name": self.name, **self._settings()}
         write_arrays(Path(path), self._arrays(), header, kind=KIND, version=VERSION)
 
@@ -184,21 +191,28 @@ def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, Float
         >>> quadrature(1.2, 0.2, 4)[1].round(4)
         array([3.8768, 2.6967, 0.3203, 0.0047])
     """
-    if not (0 < alpha < np.inf and 0 < eta < np.inf and scales >= 1 and scales == int(scales)):
-        raise ConfigError(f"need alpha > 0, eta > 0 and a whole number of scales >= 1; got {alpha}, {eta}, {scales}.")
+    for name, value in (("alpha", alpha), ("eta", eta)):
+        if not 0 < value < np.inf:
+            raise ConfigError(f"must be a positive number, got {value}.", option=name)
+    if not (scales >= 1 and scales == int(scales)):
+        raise ConfigError(f"must be a whole number of at least 1, got {scales}.", option="scales")
     nodes, weights = roots_genlaguerre(int(scales), alpha - 1)
     with np.errstate(over="ignore", invalid="ignore"):
         tau, rho = np.asarray(nodes / eta), np.asarray(np.float64(eta) ** -alpha * weights / gamma(alpha))
     if not (np.isfinite(tau) & np.isfinite(rho) & (rho > 0)).all():
-        raise ConfigError(f"scales: with {scales} scales at alpha {alpha}, eta {eta} a weight vanishes; use fewer.")
+        raise ConfigError(
+            f"a quadrature weight underflows with {scales} scales at alpha {alpha}, eta {eta}.",
+            option="scales",
+            hint="Use fewer scales.",
+        )
     return tau, rho
 
 
 def unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
     """Rows coefficients * exp(log_response), each scaled to length 1; zero rows stay zero.
 
-    The largest term of a row is taken out before the exponential: at long diffusion times the response itself
-    underflows, its direction does not.
+    The largest term of a row is factored out before the exponential: at long diffusion times the response itself
+    underflows, but its direction does not.
     """
     with np.errstate(divide="ignore"):
         log_size = np.log(np.abs(coefficients)) + log_response

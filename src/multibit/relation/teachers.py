@@ -1,4 +1,4 @@
-"""All relation teachers by name: the fractional one, and those that the paper compares it with."""
+"""The relation teachers by name: the fractional one, and the ones that the paper compares it with."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from multibit.arrays import FloatArray, as_labels
 from multibit.errors import ConfigError, FormatError
 from multibit.files import read_arrays
-from multibit.relation.graph import LabelGraph, check_labels
+from multibit.relation.graph import LabelGraph
 from multibit.relation.teacher import KIND, VERSION, RelationTeacher
-
-FloatArray = NDArray[np.float64]
 
 
 class Binary(RelationTeacher):
@@ -24,9 +23,9 @@ class Binary(RelationTeacher):
     name: ClassVar[str] = "binary"
 
     def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
-        """The labels themselves (N, C); the scales are those of the label graph."""
+        """Labels unchanged (N, C); the scale teachers are those of the label graph."""
         if scale is None:
-            return check_labels(labels, columns=len(self.graph.weights))
+            return as_labels(labels, columns=len(self.graph.weights)).astype(np.float64)
         return super().embed(labels, scale)
 
     def compare(self, left: Any, right: Any) -> Any:
@@ -35,7 +34,7 @@ class Binary(RelationTeacher):
 
 
 class Jaccard(Binary):
-    """Shared labels by all labels of two items, |a and b| / |a or b|; 0 where neither has a label."""
+    """Jaccard index of two label sets, |a and b| / |a or b|; 0 where neither has a label."""
 
     name: ClassVar[str] = "jaccard"
 
@@ -58,12 +57,12 @@ class PpmiSpecificity(RelationTeacher):
 
 
 class Ppmi(PpmiSpecificity):
-    """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on plain labels."""
+    """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on unweighted labels."""
 
     name: ClassVar[str] = "ppmi"
 
     def weigh(self, labels: FloatArray) -> FloatArray:
-        """As they are."""
+        """Labels unchanged."""
         return labels
 
 
@@ -73,17 +72,17 @@ class SingleScale(RelationTeacher):
     name: ClassVar[str] = "single-scale"
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
-        """Of the first scale teacher."""
+        """Logarithm of the kernel of the first scale teacher."""
         return np.asarray(-self.tau[0] * eigenvalues)
 
 
 class UniformHeat(RelationTeacher):
-    """UMH: the mean of the scale teachers, each normalised first."""
+    """UMH: the mean of the scale teachers, each normalised before the mean."""
 
     name: ClassVar[str] = "umh"
 
     def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
-        """Rows of all scales side by side (N, M C): their products add up to the mean."""
+        """Concatenated rows of all scales (N, M C), whose products are the mean."""
         if scale is not None:
             return super().embed(labels, scale)
         rows = [super(UniformHeat, self).embed(labels, each) for each in range(self.scales)]
@@ -91,7 +90,7 @@ class UniformHeat(RelationTeacher):
 
 
 class UniformKernel(RelationTeacher):
-    """UKM: the mean of the scale kernels, normalised after it."""
+    """UKM: the mean of the scale kernels, normalised after the mean."""
 
     name: ClassVar[str] = "ukm"
 
@@ -106,9 +105,9 @@ class UniformKernel(RelationTeacher):
         return np.asarray(logsumexp(exponents, axis=0))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LearnedWeights(UniformKernel):
-    """A mixture of the scale kernels whose weights are trained with the codes; from the quadrature weights on.
+    """A mixture of the scale kernels whose weights are trained with the codes, starting at the quadrature weights.
 
     Attributes:
         learned: (M,) positive weights, summing to 1; None before training.
@@ -141,7 +140,7 @@ TEACHERS: dict[str, type[RelationTeacher]] = {
         LearnedWeights,
     )
 }
-"""Name -> class. A new teacher is a subclass of `RelationTeacher` put in here."""
+"""Name -> class. To add a teacher, subclass `RelationTeacher` and list it here."""
 
 
 def teacher_class(name: str) -> type[RelationTeacher]:
@@ -155,20 +154,20 @@ def teacher_class(name: str) -> type[RelationTeacher]:
         array([[0.333]])
     """
     if name not in TEACHERS:
-        raise ConfigError(f"teacher: {name!r} is unknown; there are {', '.join(TEACHERS)}.")
+        raise ConfigError(f"unknown teacher {name!r}; choose from {', '.join(TEACHERS)}.", option="teacher")
     return TEACHERS[name]
 
 
 def load_teacher(path: Path | str) -> RelationTeacher:
-    """Read what `RelationTeacher.save` wrote.
+    """Read a file that `RelationTeacher.save` wrote.
 
     Raises:
-        FormatError: torn, newer, or another kind of file, or a teacher that is not known here.
+        FormatError: corrupt or truncated, newer, or another kind of file, or an unknown teacher.
     """
     arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION)
-    name = header.pop("name", RelationTeacher.name)  # version 1 knew only one
+    name = header.pop("name", RelationTeacher.name)  # version 1 had only one
     if name not in TEACHERS:
-        raise FormatError(f"{path}: a teacher named {name!r}; known here are {', '.join(TEACHERS)}.")
+        raise FormatError(f"unknown teacher {name!r}; known teachers are {', '.join(TEACHERS)}.", file=path)
     tau, rho = arrays.pop("tau"), arrays.pop("rho")
     extra = {key: arrays.pop(key) for key in ("learned",) if key in arrays}
     return TEACHERS[name](LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho, **extra)

@@ -1,21 +1,22 @@
-"""Assessments -> figures, legible in grey: lines differ by dash and marker as well as by colour."""
+"""Figures of a study, legible in grey: lines differ by dash and marker as well as by colour."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from multibit.evaluation.comparison import compare_queries
-from multibit.evaluation.protocol import DIRECTIONS
-from multibit.hashing.model import MODALITIES
-from multibit.report.assessment import Assessment
-from multibit.report.tables import ARROWS
+from multibit.arrays import FloatArray
+from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES, length_near
+from multibit.evaluation.assessment import MOST_SHARED
+from multibit.evaluation.metric import MAP
+from multibit.report.study import Study
+
+if TYPE_CHECKING:  # matplotlib is optional, and names and captions are read without it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#0b3c5d", "#d95f02", "#4d4d4d", "#1b9e77", "#7570b3")
 DASHES = ("-", "--", "-.", ":")
@@ -23,24 +24,24 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PANEL = (5.0, 3.6)  # inches
 
 
-def report_figures(runs: Sequence[Assessment]) -> dict[str, Figure]:
-    """All figures, by the name of their files; the first run is the one that is reported."""
-    runs = [replace(run, name=_as_label(run.name)) for run in runs]
-    first = runs[0]
-    figures = {
-        "map-by-length": _map_by_length(runs),
-        "precision-recall": _precision_recall(first),
-        "precision-at-n": _precision_at_n(first),
-        "rank-displacement": _rank_displacement(first),
-        "distances-by-shared-labels": _distances_by_shared_labels(first),
-        "label-graph": _label_graph(first),
-        "bit-balance": _bit_balance(first),
-        "bit-budget": _bit_budget(first),
-        "accuracy-and-cost": _accuracy_and_cost(runs),
-    }
-    if len(runs) > 1:
-        figures["ap-differences"] = _ap_differences(runs)
-    return figures
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of the report.
+
+    Attributes:
+        name: of its files. caption: what it shows. draw: draws a study. several: needs two or more runs.
+    """
+
+    name: str
+    caption: str
+    draw: Callable[[Study], Figure]
+    several: bool = False
+
+
+def report_figures(study: Study) -> dict[str, Figure]:
+    """All figures, by the name of their files."""
+    shown = replace(study, runs=tuple(replace(run, name=_as_label(run.name)) for run in study.runs))
+    return {each.name: each.draw(shown) for each in FIGURES if study.comparisons or not each.several}
 
 
 def _as_label(name: str) -> str:
@@ -49,10 +50,12 @@ def _as_label(name: str) -> str:
     return f" {plain}" if plain.startswith("_") else plain
 
 
-def draw_panels(count: int, titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels side by side, with a title each."""
-    figure = Figure(figsize=(PANEL[0] * count, PANEL[1]), layout="constrained")
-    axes = [figure.add_subplot(1, count, i + 1) for i in range(count)]
+def draw_panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per title, side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PANEL[0] * len(titles), PANEL[1]), layout="constrained")
+    axes = [figure.add_subplot(1, len(titles), i + 1) for i in range(len(titles))]
     for each, title in zip(axes, titles, strict=True):
         each.set_title(title, fontsize=10)
         each.grid(alpha=0.25, linewidth=0.6)
@@ -68,6 +71,16 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: int, la
     axes.plot(x, y, color=color, linestyle=dash, marker=marker, label=label, markersize=4.5)
 
 
+def draw_distributions(axes: Axes, differences: Mapping[str, FloatArray], xlabel: str) -> None:
+    """The cumulative distribution of per-query differences by label, and a line at zero."""
+    for style, (label, values) in enumerate(differences.items()):
+        share = np.arange(1, len(values) + 1) / len(values)
+        draw_line(axes, np.sort(values).tolist(), share.tolist(), style, label, markers=False)
+    axes.axvline(0, color="0.4", linewidth=0.8)
+    axes.set(xlabel=xlabel, ylabel="share of queries")
+    axes.legend(fontsize=8)
+
+
 def _at_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(lengths), [str(bits) for bits in lengths])
@@ -75,15 +88,15 @@ def _at_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.set_xlabel("code length (bits)")
 
 
-def _map_by_length(runs: Sequence[Assessment]) -> Figure:
-    first = runs[0]
-    figure, panels = draw_panels(len(first.evaluations), [evaluation.protocol for evaluation in first.evaluations])
+def _map_by_length(study: Study) -> Figure:
+    first, runs = study.first, study.runs
+    figure, panels = draw_panels([evaluation.protocol for evaluation in first.evaluations])
     for i, axes in enumerate(panels):
         for number, run in enumerate(runs):
             evaluation = run.evaluations[i]
             for j, direction in enumerate(DIRECTIONS):
-                means = [100 * evaluation.mean("mAP", direction, bits) for bits in run.lengths]
-                draw_line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {ARROWS[direction]}")
+                means = [100 * evaluation.mean(MAP, direction, bits) for bits in run.lengths]
+                draw_line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {DIRECTION_NAMES[direction]}")
         for name, dash in {"popularity": ":", "random": "--"}.items():
             floor = 100 * first.evaluations[i].floor(name)
             axes.axhline(floor, color="0.45", linestyle=dash, linewidth=1, label=f"floor: {name}")
@@ -94,8 +107,9 @@ def _map_by_length(runs: Sequence[Assessment]) -> Figure:
     return figure
 
 
-def _precision_recall(run: Assessment) -> Figure:
-    figure, panels = draw_panels(2, [f"{ARROWS[direction]}, by Hamming radius" for direction in DIRECTIONS])
+def _precision_recall(study: Study) -> Figure:
+    run = study.first
+    figure, panels = draw_panels([f"{DIRECTION_NAMES[direction]}, by Hamming radius" for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
         for number, bits in enumerate(run.lengths):
             curve = run.evaluations[0].curves[direction, bits]
@@ -107,8 +121,9 @@ def _precision_recall(run: Assessment) -> Figure:
     return figure
 
 
-def _precision_at_n(run: Assessment) -> Figure:
-    figure, panels = draw_panels(2, [ARROWS[direction] for direction in DIRECTIONS])
+def _precision_at_n(study: Study) -> Figure:
+    run = study.first
+    figure, panels = draw_panels([DIRECTION_NAMES[direction] for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
         for number, bits in enumerate(run.lengths):
             values = run.precision[direction, bits]
@@ -118,9 +133,12 @@ def _precision_at_n(run: Assessment) -> Figure:
     return figure
 
 
-def _rank_displacement(run: Assessment) -> Figure:
+def _rank_displacement(study: Study) -> Figure:
+    from matplotlib.colors import LogNorm
+
+    run = study.first
     short, long = run.lengths[0], run.lengths[-1]
-    figure, (axes,) = draw_panels(1, [f"Change of rank from {short} to {long} bits (sample, image-to-text)"])
+    figure, (axes,) = draw_panels([f"Change of rank from {short} to {long} bits (sample, image-to-text)"])
     rank, moved = run.displacement
     shades = LogNorm(vmin=0.3)  # below one item, so that single items are not white
     bins = axes.hexbin(rank, moved, gridsize=32, cmap="Greys", norm=shades, mincnt=1, extent=(0, 1, -1, 1))
@@ -133,28 +151,23 @@ def _rank_displacement(run: Assessment) -> Figure:
     return figure
 
 
-def _ap_differences(runs: Sequence[Assessment]) -> Figure:
-    first, *others = runs
-    bits = min(64, first.lengths[-1]) if min(64, first.lengths[-1]) in first.lengths else first.lengths[-1]
-    figure, panels = draw_panels(2, [f"{ARROWS[direction]}, {bits} bits" for direction in DIRECTIONS])
+def _ap_differences(study: Study) -> Figure:
+    comparison, bits = study.comparisons[0], length_near(study.first.lengths)
+    figure, panels = draw_panels([f"{DIRECTION_NAMES[direction]}, {bits} bits" for direction in DIRECTIONS])
     for axes, direction in zip(panels, DIRECTIONS, strict=True):
-        for number, other in enumerate(others):
-            pair = (run.evaluations[0].values["mAP", direction, bits] for run in (first, other))
-            difference = compare_queries(*pair)
-            values = np.sort(100 * difference.values)
-            share = np.arange(1, len(values) + 1) / len(values)
-            label = f"beside {other.name}: {100 * difference.improved:.0f} % improved"
-            draw_line(axes, values.tolist(), share.tolist(), number, label, markers=False)
-        axes.axvline(0, color="0.4", linewidth=0.8)
-        axes.set(xlabel=f"AP of {first.name} minus the other (points)", ylabel="share of queries")
-        axes.legend(fontsize=8)
+        differences = {}
+        for name in comparison.names[1:]:
+            each = comparison.differences[name, direction, bits]
+            differences[f"compared with {_as_label(name)}: {100 * each.improved:.0f} % improved"] = 100 * each.values
+        draw_distributions(axes, differences, f"AP of {study.first.name} minus the other (points)")
     return figure
 
 
-def _distances_by_shared_labels(run: Assessment) -> Figure:
-    figure, (axes,) = draw_panels(1, ["Distance by number of shared labels (image-to-text)"])
+def _distances_by_shared_labels(study: Study) -> Figure:
+    run = study.first
+    figure, (axes,) = draw_panels(["Distance by number of shared labels (image-to-text)"])
     for number, (count, share) in enumerate(run.shared.items()):
-        label = f"{count}{' or more' if count == 3 else ''} shared"
+        label = f"{count}{' or more' if count == MOST_SHARED else ''} shared"
         draw_line(axes, list(range(len(share))), share.tolist(), number, label, markers=False)
     bits = len(next(iter(run.shared.values()))) - 1
     axes.set(xlabel=f"Hamming distance at {bits} bits", ylabel="share of pairs", ylim=(0, None))
@@ -162,14 +175,15 @@ def _distances_by_shared_labels(run: Assessment) -> Figure:
     return figure
 
 
-def _label_graph(run: Assessment) -> Figure:
-    figure, (graph, scales) = draw_panels(2, ["Label graph: PPMI weights", "What each scale keeps"])
+def _label_graph(study: Study) -> Figure:
+    run = study.first
+    figure, (graph, scales) = draw_panels(["Label graph: PPMI weights", "Response of each scale"])
     eigenvalues, vectors = run.teacher.spectrum
     order = np.argsort(vectors[:, np.argsort(eigenvalues)[min(1, len(eigenvalues) - 1)]])  # related labels side by side
-    picture = graph.imshow(run.teacher.graph.weights[np.ix_(order, order)], cmap="Greys")
+    image = graph.imshow(run.teacher.graph.weights[np.ix_(order, order)], cmap="Greys")
     graph.grid(False)
     graph.set(xlabel="label", ylabel="label")
-    figure.colorbar(picture, ax=graph)
+    figure.colorbar(image, ax=graph)
     at = np.linspace(0, 2, 200)
     for number, tau in enumerate(run.teacher.tau):
         draw_line(scales, at.tolist(), np.exp(-tau * at).tolist(), number, rf"$\tau$ = {tau:.2f}", markers=False)
@@ -181,12 +195,13 @@ def _label_graph(run: Assessment) -> Figure:
     return figure
 
 
-def _bit_balance(run: Assessment) -> Figure:
-    figure, panels = draw_panels(2, [f"{modality} codes" for modality in MODALITIES])
+def _bit_balance(study: Study) -> Figure:
+    run = study.first
+    figure, panels = draw_panels([f"{modality} codes" for modality in MODALITIES])
     ends = np.cumsum(run.blocks)[:-1]
     for axes, modality in zip(panels, MODALITIES, strict=True):
         balance = run.health[modality].balance
-        axes.bar(np.arange(1, len(balance) + 1), balance, width=1.0, color="0.6")
+        axes.stairs(balance, np.arange(len(balance) + 1) + 0.5, fill=True, color="0.6")  # 128 bars take ten times as long
         axes.axhline(0.5, color="black", linewidth=0.8)
         for end in ends:
             axes.axvline(end + 0.5, color="#d95f02", linewidth=0.9, linestyle="--")
@@ -194,8 +209,11 @@ def _bit_balance(run: Assessment) -> Figure:
     return figure
 
 
-def _bit_budget(run: Assessment) -> Figure:
-    figure, (axes,) = draw_panels(1, ["Bits of each diffusion scale"])
+def _bit_budget(study: Study) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
+    run = study.first
+    figure, (axes,) = draw_panels(["Bits of each diffusion scale"])
     names = [f"{number}\n" + rf"$\tau$ = {tau:.1f}" for number, tau in enumerate(run.teacher.tau, start=1)]
     bars = axes.bar(names, run.blocks, color="0.6", edgecolor="black", linewidth=0.6)
     axes.bar_label(bars, fontsize=9)
@@ -204,11 +222,10 @@ def _bit_budget(run: Assessment) -> Figure:
     return figure
 
 
-def _accuracy_and_cost(runs: Sequence[Assessment]) -> Figure:
-    figure, (storage, time) = draw_panels(2, ["Accuracy against storage", "Accuracy against search time"])
-    for number, run in enumerate(runs):
-        evaluation = run.evaluations[0]
-        means = [50 * sum(evaluation.mean("mAP", d, bits) for d in DIRECTIONS) for bits in run.lengths]
+def _accuracy_and_cost(study: Study) -> Figure:
+    figure, (storage, time) = draw_panels(["Accuracy against storage", "Accuracy against search time"])
+    for number, run in enumerate(study.runs):
+        means = [100 * run.evaluations[0].mean_of_directions(MAP, bits) for bits in run.lengths]
         sizes = [bits / 8 for bits in run.lengths]
         times = [1e3 * run.cost.query[bits].median for bits in run.lengths]
         for axes, x in ((storage, sizes), (time, times)):
@@ -218,7 +235,22 @@ def _accuracy_and_cost(runs: Sequence[Assessment]) -> Figure:
     storage.set(xlabel="bytes per code", ylabel="mean mAP@all (%)")
     time.set(xlabel="median search time (microseconds)", ylabel="mean mAP@all (%)")
     for axes in (storage, time):
-        axes.margins(y=0.12)  # room for the numbers at the points
+        axes.margins(y=0.12)  # space for the numbers next to the points
         axes.set_xlim(left=0)
     storage.legend(fontsize=8)
     return figure
+
+
+FIGURES = (
+    ReportFigure("map-by-length", "mAP by code length", _map_by_length),
+    ReportFigure("precision-recall", "Precision and recall within each Hamming radius", _precision_recall),
+    ReportFigure("precision-at-n", "Precision of the first N ranks", _precision_at_n),
+    ReportFigure("rank-displacement", "Change of rank with the code length", _rank_displacement),
+    ReportFigure("distances-by-shared-labels", "Distances by number of shared labels", _distances_by_shared_labels),
+    ReportFigure("label-graph", "Label graph and diffusion scales", _label_graph),
+    ReportFigure("bit-balance", "Balance of the bits in the database", _bit_balance),
+    ReportFigure("bit-budget", "Bits of each scale", _bit_budget),
+    ReportFigure("accuracy-and-cost", "Accuracy against storage and search time", _accuracy_and_cost),
+    ReportFigure("ap-differences", "Differences of average precision, query by query", _ap_differences, several=True),
+)
+"""The figures of a report, in the order of the page."""

@@ -1,153 +1,107 @@
-"""Tables and figures -> a folder, and one HTML page that opens without a network."""
+"""Tables and figures as a folder, and HTML pages that open without a network."""
 
 from __future__ import annotations
 
 import base64
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from multibit import __version__
-from multibit.errors import MissingExtraError
-from multibit.files import replacing, require_writable
-from multibit.report import values
-from multibit.report.assessment import Assessment
-from multibit.report.study import report_tables
-from multibit.report.tables import Table, write_table
+from multibit.data.checking import Check
+from multibit.errors import FormatError, MissingExtraError
+from multibit.evaluation import storage
+from multibit.evaluation.assessment import Assessment
+from multibit.evaluation.comparison import Comparison
+from multibit.files import read_json, replacing
+from multibit.report.figures import FIGURES, report_figures
+from multibit.report.study import Study
+from multibit.report.study_tables import TABLE_FILES, study_tables
+from multibit.runs import is_run
+from multibit.table import Table, write_table
 
 PAGE = "report.html"
-VALUES = "evaluation.json"
+FOLDERS = ("tables", "figures")
 DPI = 150
-TABLES = (
-    "accuracy-[0-9]",
-    "comparison-[0-9]",
-    "resolution-[0-9]",
-    "agreement",
-    "quantization",
-    "strata",
-    "bits",
-    "cost",
-)
-CAPTIONS = {
-    "map-by-length": "mAP by code length",
-    "precision-recall": "Precision and recall within each Hamming radius",
-    "precision-at-n": "Precision of the first N ranks",
-    "rank-displacement": "Change of rank with the code length",
-    "distances-by-shared-labels": "Distances by number of shared labels",
-    "label-graph": "Label graph and diffusion scales",
-    "bit-balance": "Balance of the bits in the database",
-    "bit-budget": "Bits of each scale",
-    "accuracy-and-cost": "Accuracy against storage and search time",
-    "ap-differences": "Differences of average precision, query by query",
-}
-"""Every figure that a report can have: name of the file -> what it shows."""
+CAPTIONS = {figure.name: figure.caption for figure in FIGURES}
 OWN = (
     PAGE,
-    *(f"tables/{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")),
+    *(f"tables/{name}.{ending}" for name in TABLE_FILES for ending in ("md", "csv", "tex")),
     *(f"figures/{name}.{ending}" for name in CAPTIONS for ending in ("png", "pdf")),
 )
-"""Names of all files that some report has: what an earlier report left is removed by them."""
-
-TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>multibit: {{ name }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1f2328; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: .88rem; } .wide { overflow-x: auto; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #d0d7de; text-align: left; vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.best { font-weight: 700; } .second { text-decoration: underline; } .note { color: #59636e; font-size: .85rem; }
-.warning { border-left: 4px solid #bc4c00; padding: .3rem .8rem; background: #fff8f2; }
-figure { margin: 1.4rem 0; } figcaption { font-weight: 600; } img { max-width: 100%; height: auto; }
-nav a { margin-right: .8rem; }
-</style></head><body>
-<h1>{{ name }}</h1>
-<p class="note">multibit {{ version }}{% if others %}; beside {{ others | join(", ") }}{% endif %}</p>
-{% for warning in warnings %}<p class="warning">{{ warning }}</p>{% endfor %}
-<nav><a href="#run">Run</a><a href="#tables">Tables</a><a href="#figures">Figures</a></nav>
-<h2 id="run">Run</h2>
-<table>{% for key, value in facts.items() %}<tr><th>{{ key }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
-<div id="tables">{% for table in tables %}
-<h2>{{ table.title }}</h2>
-<div class="wide"><table>
-<tr>{% for heading in table.header -%}
-<th class="{{ 'n' if table.numeric[loop.index0] }}">{{ heading }}</th>
-{%- endfor %}</tr>
-{% for row in table.rows %}<tr>{% set i = loop.index0 %}{% for cell in row -%}
-<td class="{{ 'n' if table.numeric[loop.index0] }} {{ table.marks.get((i, loop.index0), '') }}">{{ cell }}</td>
-{%- endfor %}</tr>
-{% endfor %}</table></div>
-<p class="note">{{ table.note }}</p>{% endfor %}</div>
-<h2 id="figures">Figures</h2>
-{% for picture in pictures -%}
-<figure><figcaption>{{ picture.title }}</figcaption>
-<img alt="{{ picture.title }}" width="{{ picture.width }}" src="data:image/png;base64,{{ picture.content }}"></figure>
-{% endfor %}</body></html>
-"""
+"""Patterns of all files that a report can have, to remove those of an earlier report."""
 
 
-def undrawn() -> str:
-    """Why this machine can draw neither figures nor the page: a sentence, empty where it can."""
-    if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "jinja2")):
-        return str(MissingExtraError("matplotlib or jinja2", extra="report", need="a report with figures"))
-    return ""
+def missing_for_figures() -> MissingExtraError | None:
+    """What has to be installed to draw figures and pages; None if nothing is missing."""
+    for module in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(module) is None:
+            return MissingExtraError(module, extra="report", need="A report with figures")
+    return None
 
 
-def check_target(folder: Path) -> None:
-    """Refuse a folder of `write_report` before the work, not after it.
-
-    Raises:
-        DataError: it cannot be written. FormatError: its evaluation.json is there and is none.
-    """
-    for each in (folder, folder / "tables", folder / "figures"):
-        require_writable(each, folder=True)
-    require_writable(folder / PAGE)
-    values.check_target(folder / VALUES)
-
-
-def write_report(runs: Sequence[Assessment], folder: Path) -> list[Path]:
-    """Write values and tables of the first run beside the others, and where this machine can draw, figures and page.
+def write_report(
+    runs: Sequence[Assessment], folder: Path, *, comparisons: Sequence[Comparison] = (), keep: Iterable[Path] = ()
+) -> list[Path]:
+    """Write the tables of the first run compared with the others, and its figures and page if the extra is installed.
 
     Args:
-        runs: assessed on the same split, the reported one first.
-        folder: a report that is there is replaced; files that are no report's are left alone.
+        runs: assessed on the same split, the reported run first.
+        folder: an earlier report there is replaced; other files are left alone.
+        comparisons: of the mAP of the runs, one per protocol, if they were made before.
+        keep: files there that stay though an earlier report may have written them: the evaluation of this run.
 
     Returns:
         The files, the page first if there is one.
 
     Raises:
-        MismatchError: the runs measured different things.
+        MismatchError: the runs were evaluated on different queries, databases, lengths or data.
     """
-    tables = report_tables(runs)
-    figures = {} if undrawn() else _draw(runs)
-    written = values.save_evaluations(folder / VALUES, runs[0].evaluations)
+    study, earlier = Study.of(runs, comparisons), _files_of_report(folder)
+    tables = study_tables(study)
+    figures = {} if missing_for_figures() else _draw(study)
+    written = []
     for name, table in tables.items():
         written += write_table(table, folder / "tables" / name)
     for name, content in figures.items():
         written.append(_write(folder / "figures" / name, content))
     if figures:
-        page = _render(runs, tables, {name: content for name, content in figures.items() if name.endswith(".png")})
+        page = _report_page(study, tables, {name: figures[name] for name in figures if name.endswith(".png")})
         written.insert(0, _write(folder / PAGE, page.encode()))
-    for name in OWN:
-        for path in folder.glob(name):
-            if path not in written:
-                path.unlink()
+    kept = {path.resolve() for path in (*written, *keep)}
+    for path in earlier:
+        if path.resolve() not in kept:
+            path.unlink()
     return written
 
 
-def _draw(runs: Sequence[Assessment]) -> dict[str, bytes]:
-    """The content of each figure file, by name."""
-    from multibit.report.figures import report_figures
+def write_check_page(check: Check, name: str, path: Path) -> None:
+    """Write the findings about a dataset as one HTML page.
 
-    files = {}
-    for name, figure in report_figures(runs).items():
+    Args:
+        check: the findings. name: of the dataset. path: of the page.
+
+    Raises:
+        MissingExtraError: jinja2 is not installed.
+    """
+    unreadable = Table("Images that cannot be read", ("id", "reason"), tuple(check.unreadable))
+    tables = [*check.tables, *([unreadable] if unreadable.rows else [])]
+    _write(path, _render(title=f"multibit check: {name}", heading=name, tables=tables).encode())
+
+
+def _draw(study: Study) -> dict[str, bytes]:
+    """The content of each figure file, by name."""
+    drawn = {}
+    for name, figure in report_figures(study).items():
         for ending in ("png", "pdf"):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=ending, dpi=DPI, metadata={"CreationDate": None} if ending == "pdf" else None)
-            files[f"{name}.{ending}"] = buffer.getvalue()
-    return files
+            drawn[f"{name}.{ending}"] = buffer.getvalue()
+            figure.set_layout_engine("none")  # the layout stays: it takes as long as the drawing
+    return drawn
 
 
 def _write(path: Path, content: bytes) -> Path:
@@ -156,23 +110,48 @@ def _write(path: Path, content: bytes) -> Path:
     return path
 
 
-def _render(runs: Sequence[Assessment], tables: dict[str, Table], pictures: dict[str, bytes]) -> str:
-    import jinja2
+def _files_of_report(folder: Path) -> list[Path]:
+    """The files of the report in a folder, with the evaluation that earlier versions wrote there too."""
+    found = [path for name in OWN for path in folder.glob(name)]
+    evaluation = [path for path in (folder / "evaluation.json", folder / "evaluation.parquet") if path.is_file()]
+    if found and len(evaluation) == 2 and not is_run(folder) and _is_evaluation(evaluation[0]):
+        found += evaluation
+    return found
 
-    template = jinja2.Environment(autoescape=True).from_string(TEMPLATE)
-    return template.render(
-        name=runs[0].name,
-        version=__version__,
-        others=[run.name for run in runs[1:]],
-        warnings=runs[0].warnings,
-        facts=runs[0].run,
-        tables=tables.values(),
-        pictures=[
+
+def _is_evaluation(path: Path) -> bool:
+    try:
+        read_json(path, kind=storage.KIND, version=storage.VERSION)
+    except FormatError:
+        return False
+    return True
+
+
+def _report_page(study: Study, tables: Mapping[str, Table], images: Mapping[str, bytes]) -> str:
+    return _render(
+        title=f"multibit: {study.first.name}",
+        heading=study.first.name,
+        others=[run.name for run in study.runs[1:]],
+        warnings=study.first.warnings,
+        facts=study.first.facts,
+        tables=list(tables.values()),
+        images=[
             {
-                "title": CAPTIONS[name.removesuffix(".png")],
-                "width": int.from_bytes(content[16:20]) * 96 // DPI,  # a PNG says its width there
+                "caption": CAPTIONS[name.removesuffix(".png")],
+                "width": int.from_bytes(content[16:20]) * 96 // DPI,  # the width in the PNG header
                 "content": base64.b64encode(content).decode(),
             }
-            for name, content in pictures.items()
+            for name, content in images.items()
         ],
     )
+
+
+def _render(**content: Any) -> str:
+    """The page of a report or of a check; every value is escaped."""
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingExtraError("jinja2", extra="report", need="An HTML page") from None
+    text = files("multibit.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    template = jinja2.Environment(autoescape=True).from_string(text)
+    return template.render(version=__version__, **content)

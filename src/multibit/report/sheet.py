@@ -1,14 +1,15 @@
-"""Searches -> one picture that a person can judge: each query with its hits at several lengths."""
+"""Contact sheets: one image of queries and their hits at several code lengths."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from multibit.data.pictures import open_picture
+from multibit.data.images import open_image
 from multibit.errors import DataError
 from multibit.files import replacing
 from multibit.search import Hit
@@ -23,9 +24,9 @@ class Search:
     """One query and its hits.
 
     Attributes:
-        title: what was asked, for people. labels: of the query, empty when unknown.
-        image: the query's picture, None for a text query. rows: hits by code length.
-        show: "image" draws the hits' pictures, "text" writes their texts.
+        title: human-readable query. labels: of the query, empty when unknown.
+        image: file of the query image, None for a text query. rows: code length -> hits.
+        show: modality of the hits: "image" draws their images, "text" writes their texts.
     """
 
     title: str
@@ -36,10 +37,16 @@ class Search:
 
 
 def contact_sheet(searches: Sequence[Search], path: Path) -> None:
-    """Draw the searches below each other and write a PNG.
+    """Write a PNG of the searches, as `draw_sheet` draws them."""
+    with replacing(path) as temporary:
+        draw_sheet(searches).save(temporary, format="PNG")
 
-    Every hit shows its labels and distance, or the score of a relaxed query; a green frame marks a hit that shares a
-    label with the query.
+
+def draw_sheet(searches: Sequence[Search]) -> Image.Image:
+    """Draw the searches below each other.
+
+    Every hit shows its labels and its distance, or its score for a relaxed query. A green frame marks a hit that shares
+    a label with the query.
     """
     columns = max((len(hits) for search in searches for hits in search.rows.values()), default=0) + 1
     heights = [LINE * 2 + CELL_HEIGHT * len(search.rows) + PAD for search in searches]
@@ -49,8 +56,7 @@ def contact_sheet(searches: Sequence[Search], path: Path) -> None:
     for search, height in zip(searches, heights, strict=True):
         _draw_search(sheet, draw, search, top)
         top += height
-    with replacing(path) as temporary:
-        sheet.save(temporary, format="PNG")
+    return sheet
 
 
 def _draw_search(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, top: int) -> None:
@@ -71,29 +77,31 @@ def _draw_hit(sheet: Image.Image, draw: ImageDraw.ImageDraw, search: Search, hit
     box = (x + 2, y + 2, x + CELL_WIDTH - 3, y + CELL_HEIGHT - 3)
     shares = bool(search.labels & set(labels))
     draw.rectangle(box, outline=GREEN if shares else GREY, width=3 if shares else 1)
-    picture = hit.payload.get("image")
-    if search.show == "image" and picture:
-        _paste(sheet, Path(picture), (x + PAD, y + PAD))
+    image = hit.payload.get("image")
+    if search.show == "image" and image:
+        _paste(sheet, Path(image), (x + PAD, y + PAD))
     else:
         _write(draw, (x + PAD, y + PAD), str(hit.payload.get("text") or hit.id), THUMB, lines=THUMB // LINE)
     caption = y + PAD + THUMB + 4
-    relaxed = isinstance(hit.distance, float)  # then it is the inner product
-    found = f"score {hit.distance:.2f}" if relaxed else f"distance {hit.distance}"
-    if "relevance" in hit.payload:  # a graded one leaves room for letters only
-        found = f"{hit.rank}: d {hit.distance}, r {hit.payload['relevance']:.2f}"
-    _write(draw, (x + PAD, caption), found, THUMB, lines=1)
+    _write(draw, (x + PAD, caption), _caption(hit), THUMB, lines=1)
     _write(draw, (x + PAD, caption + LINE), ", ".join(labels) or "no label", THUMB, lines=2, color=GREY)
 
 
+def _caption(hit: Hit) -> str:
+    if "relevance" in hit.payload:  # rank, distance and graded relevance, abbreviated to fit
+        return f"{hit.rank}: d {hit.distance}, r {hit.payload['relevance']:.2f}"
+    return f"distance {hit.distance}" if hit.score is None else f"score {hit.score:.2f}"
+
+
 def _paste(sheet: Image.Image, path: Path, corner: tuple[int, int]) -> None:
-    """The thumbnail, or an empty frame where the picture is gone."""
+    """Paste a thumbnail, or an empty frame if the image cannot be read."""
     try:
-        picture = open_picture(path)
+        image = open_image(path)
     except DataError:
-        picture = Image.new("RGB", (THUMB, THUMB), "#eaeef2")
-    picture.thumbnail((THUMB, THUMB))
+        image = Image.new("RGB", (THUMB, THUMB), "#eaeef2")
+    image.thumbnail((THUMB, THUMB))
     x, y = corner
-    sheet.paste(picture, (x + (THUMB - picture.width) // 2, y + (THUMB - picture.height) // 2))
+    sheet.paste(image, (x + (THUMB - image.width) // 2, y + (THUMB - image.height) // 2))
 
 
 def _write(
@@ -106,7 +114,7 @@ def _write(
     size: int = 11,
     color: str = INK,
 ) -> None:
-    """Write at most `lines` lines of `width` pixels."""
+    """Write at most `lines` lines of `width` pixels; a longer text ends in an ellipsis."""
     font = ImageFont.load_default(size)
     wrapped = _wrap(text, font, width)
     if len(wrapped) > lines:
@@ -115,7 +123,7 @@ def _write(
 
 
 def _wrap(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
-    """Break a text into lines of at most `width` pixels, between words where that is possible."""
+    """Break a text into lines of at most `width` pixels, between words if possible."""
     lines = [""]
     for word in text.split():
         line = f"{lines[-1]} {word}".strip()
@@ -123,8 +131,17 @@ def _wrap(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: 
             lines[-1] = line
             continue
         rest = word
-        while rest:  # a word wider than the line is cut
-            fits = next((n for n in range(len(rest), 1, -1) if font.getlength(rest[:n]) <= width), 1)
+        while rest:  # cut a word that is wider than the line
+            fits = _fitting(rest, font, width)
             lines.append(rest[:fits])
             rest = rest[fits:]
     return lines if lines[0] or len(lines) == 1 else lines[1:]
+
+
+def _fitting(word: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> int:
+    """How many characters of a word fit in `width` pixels, at least one."""
+
+    def pixels(characters: int) -> float:
+        return font.getlength(word[:characters])
+
+    return max(bisect_right(range(len(word) + 1), float(width), key=pixels) - 1, 1)

@@ -1,4 +1,4 @@
-"""Codes -> an index that answers the nearest items at any prefix length."""
+"""The index: exact search for the nearest items at any prefix length."""
 
 from multibit.search.index import Hit, Index, SearchResult
 

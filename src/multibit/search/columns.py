@@ -1,4 +1,4 @@
-"""What an index keeps beside the codes, in columns that scale: ids (counted, integers or strings) and JSON payloads."""
+"""Columns of an index next to the codes: ids (numbered, integers or strings) and JSON payloads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
+from multibit.arrays import Rows
 from multibit.errors import DataError
 
 Id = str | int
-Rows = NDArray[np.int64]
 EMPTY = "{}"
-_MISSING = object()  # unlike None, which a payload may hold
+_MISSING = object()  # unlike None, which can be a value of a payload
 
 
 def text_arrays(texts: pyarrow.LargeStringArray, name: str) -> dict[str, NDArray[Any]]:
-    """A string column as two arrays, for a file: bytes and offsets."""
-    whole = pyarrow.concat_arrays([texts])  # from a slice, buffers that start at 0
+    """A string column as two arrays for a file: bytes and offsets."""
+    whole = pyarrow.concat_arrays([texts])  # a slice becomes buffers that start at 0
     _, offsets, data = whole.buffers()
     ends = np.zeros(1, np.int64) if offsets is None else np.frombuffer(offsets, np.int64)[: len(texts) + 1]
     content = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[: ends[-1]]
@@ -37,7 +37,7 @@ def text_column(arrays: Mapping[str, NDArray[Any]], name: str) -> pyarrow.LargeS
 
 
 def plain(name: Any) -> Any:
-    """Numpy's numbers and texts as Python's own."""
+    """A numpy scalar as a Python value; others unchanged."""
     return name.item() if isinstance(name, np.generic) else name
 
 
@@ -48,7 +48,7 @@ def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
 
 @dataclass(frozen=True, eq=False)
 class IdColumn:
-    """Unique ids in row order: 0..N-1 without storage (`range`), 64-bit integers, or strings.
+    """Unique ids in row order: consecutive integers without storage (`range`), 64-bit integers, or strings.
 
     Example:
         >>> ids = IdColumn(strings(["a", "b"]))
@@ -63,24 +63,24 @@ class IdColumn:
         """A column of these ids.
 
         Raises:
-            DataError: an id is neither string nor integer, both kinds are mixed, or one is given twice.
+            DataError: an id that is neither string nor integer, both kinds mixed, or a duplicate.
         """
         if isinstance(ids, str):
-            raise DataError(f"ids: need a list of ids, got the single text {ids!r}.")
+            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
         if isinstance(ids, range) and ids.step == 1 and ids.start >= -(2**63) and ids.stop <= 2**63:
             return cls(ids)
         names = [plain(name) for name in ids]
         kinds = {type(name) for name in names}
         if not kinds <= {str} and not kinds <= {int}:
             wrong = next((name for name in names if type(name) not in (str, int)), names[0])
-            raise DataError(f"id {wrong!r}: all ids of an index must be strings, or all must be integers.")
+            raise DataError(f"must be all strings or all integers, got {wrong!r}.", field="ids")
         try:
             column = cls(strings(names) if kinds == {str} else np.array(names, np.int64))
         except (OverflowError, UnicodeEncodeError) as error:
-            raise DataError(f"an id cannot be stored: need UTF-8 text or a 64-bit integer ({error}).") from None
+            raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
         if len(column.row_by_id) < len(names):
             twice = next(name for row, name in enumerate(names) if column.row_by_id[name] != row)
-            raise DataError(f"id {twice!r} is given twice.")
+            raise DataError(f"{twice!r} is given twice.", field="ids")
         return column
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class IdColumn:
 
     @property
     def kind(self) -> str:
-        """ "range", "integer" or "string"."""  # noqa: D210 - a quotation mark comes first
+        """One of "range", "integer" and "string"."""
         if isinstance(self.values, range):
             return "range"
         return "integer" if isinstance(self.values, np.ndarray) else "string"
@@ -107,59 +107,59 @@ class IdColumn:
 
     @property
     def next(self) -> int:
-        """The first integer that counts on.
+        """The integer that continues the numbering.
 
         Raises:
-            DataError: the ids are strings.
+            DataError: the ids are strings, or too large.
         """
         if isinstance(self.values, range):
             return self.values.stop
         if not len(self):
             return 0
         if not isinstance(self.values, np.ndarray):
-            raise DataError("the index has ids of kind string, so the new items need ids too.")
+            raise DataError("must be given: the index has string ids.", option="ids")
         largest = int(self.values.max())
         if largest > 2**62:
-            raise DataError(f"ids cannot count on from {largest}: give the new items ids.")
+            raise DataError(f"must be given: the numbering cannot continue after {largest}.", option="ids")
         return max(largest, -1) + 1
 
     def known(self, ids: Iterable[Id]) -> list[bool]:
-        """Which of these are in the column."""
+        """Whether each of these is in the column."""
         kind = str if self.kind == "string" else int
         found = self.values if isinstance(self.values, range) else self.row_by_id
         return [type(plain(name)) is kind and plain(name) in found for name in ids]
 
     def rows_of(self, ids: Sequence[Id]) -> Rows:
-        """Rows of some ids.
+        """(n,) int64 rows of n ids.
 
         Raises:
-            DataError: one is unknown.
+            DataError: an id is unknown.
         """
         if isinstance(ids, str):
-            raise DataError(f"ids: need a list of ids, got the single text {ids!r}.")
+            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
         for name, is_known in zip(ids, self.known(ids), strict=True):
             if not is_known:
-                raise DataError(f"id {name!r} is not in the index of {len(self):,} items.")
+                raise DataError(f"{name!r} is not in the index of {len(self):,} items.", field="ids")
         if isinstance(self.values, range):
             return np.array([self.values.index(int(name)) for name in ids], np.int64)
         return np.array([self.row_by_id[plain(name)] for name in ids], np.int64)
 
     def append(self, other: IdColumn) -> IdColumn:
-        """Both in order.
+        """Concatenate.
 
         Raises:
-            DataError: an id in both, or of another kind.
+            DataError: an id in both, or ids of another kind.
         """
         if not len(self) or not len(other):
             return other if not len(self) else self
         if (self.kind == "string") != (other.kind == "string"):
-            raise DataError(f"ids of kind {other.kind} do not fit an index with ids of kind {self.kind}.")
+            raise DataError(f"new ids of kind {other.kind} cannot be added to ids of kind {self.kind}.", field="ids")
         mine, theirs = self.values, other.values
         if isinstance(mine, range) and isinstance(theirs, range) and mine.stop == theirs.start:
             return IdColumn(range(mine.start, theirs.stop))
         known = self.known(other[row] for row in range(len(other)))
         if any(known):
-            raise DataError(f"id {other[known.index(True)]!r} is in the index already.")
+            raise DataError(f"{other[known.index(True)]!r} is already in the index.", field="ids")
         if self.kind == "string":
             return IdColumn(pyarrow.concat_arrays([mine, theirs]))
         return IdColumn(np.concatenate([np.asarray(mine, np.int64), np.asarray(theirs, np.int64)]))
@@ -188,10 +188,10 @@ class IdColumn:
 
 @dataclass(frozen=True, eq=False)
 class PayloadColumn:
-    """A JSON object per row, kept as text and read when asked for; nothing is stored while all are empty.
+    """A JSON object per row, stored as text and parsed on access; nothing is stored while all are empty.
 
     Attributes:
-        count: rows. texts: (count,) JSON, None while all are empty.
+        count: number of rows. texts: (count,) JSON, None while all are empty.
     """
 
     count: int
@@ -202,7 +202,7 @@ class PayloadColumn:
         """A column of these objects.
 
         Raises:
-            DataError: one is not a JSON object; names its id.
+            DataError: a payload is not a JSON object; names its id.
         """
         if payloads is None:
             return cls(len(ids))
@@ -215,7 +215,7 @@ class PayloadColumn:
         return {} if self.texts is None else dict(json.loads(str(self.texts[row])))
 
     def append(self, other: PayloadColumn) -> PayloadColumn:
-        """Both in order."""
+        """Concatenate."""
         if self.texts is None and other.texts is None:
             return PayloadColumn(self.count + other.count)
         return PayloadColumn(self.count + other.count, pyarrow.concat_arrays([self._written(), other._written()]))
@@ -225,14 +225,14 @@ class PayloadColumn:
         return PayloadColumn(len(rows), None if self.texts is None else self.texts.take(pyarrow.array(rows)))
 
     def matching(self, where: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """(count,) which rows have these values: equal, or for a list in the payload, containing them."""
+        """(count,) bool, rows with these values: equal, or contained in a list of the payload."""
         return np.fromiter((_matches(self[row], where) for row in range(self.count)), np.bool_, self.count)
 
     def read_conditions(self, typed: Mapping[str, str]) -> dict[str, Any]:
-        """Conditions as people type them -> values for `matching`, each read as what the payloads hold.
+        """Typed conditions -> values for `matching`, each of the type that the payloads have.
 
-        A text that some payload has counts before what it is in JSON: 1 is the label "1" where there is one, else the
-        number.
+        A condition is text if some payload has that text, else it is read as JSON: 1 is the label "1" where a payload
+        has it, else the number.
 
         Raises:
             DataError: no payload has such a field, or such a value of it.
@@ -250,8 +250,9 @@ class PayloadColumn:
                 return reading
         fields = sorted({name for row in range(self.count) for name in self[row]})
         if field not in fields:
-            raise DataError(f"no item has a field {field!r}; the fields are {', '.join(fields) or 'none'}.")
-        raise DataError(f"no item has {field}={text}. Check the spelling; upper and lower case differ.")
+            known = f"choose from {', '.join(fields)}" if fields else "the items have no fields"
+            raise DataError(f"no item has a field {field!r}; {known}.", option="where")
+        raise DataError(f"no item has {field}={text}.", option="where", hint="Check the spelling; case matters.")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays for a file."""
@@ -268,19 +269,19 @@ class PayloadColumn:
 
 def _to_json(payload: Mapping[str, Any], name: Id) -> str:
     if not isinstance(payload, Mapping):
-        raise DataError(f"payload of id {name!r} must be a JSON object, got {type(payload).__name__}.")
+        raise DataError(f"that of id {name!r} must be a JSON object, got {type(payload).__name__}.", field="payloads")
     try:
         text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
         text.encode()
         if not _has_text_keys(payload):
-            raise TypeError("its keys must be texts")
+            raise TypeError("keys must be strings")
         return text
     except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"payload of id {name!r} is not JSON: {error}.") from None
+        raise DataError(f"that of id {name!r} is not valid JSON: {error}.", field="payloads") from None
 
 
 def _has_text_keys(value: Any) -> bool:
-    """Whether all keys are texts, at any depth: JSON would turn others into texts."""
+    """Whether all keys are strings, at any depth: JSON would convert others to strings."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _has_text_keys(inner) for key, inner in value.items())
     return all(map(_has_text_keys, value)) if isinstance(value, list | tuple) else True
@@ -291,7 +292,7 @@ def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def _holds(value: Any, wanted: Any) -> bool:
-    """Whether a value of a payload is the wanted one, or a list that contains it; true is not 1."""
+    """Whether a value of a payload is the wanted one, or a list that contains it; true and 1 differ."""
     return _same(value, wanted) or (isinstance(value, list) and any(_same(each, wanted) for each in value))
 
 
@@ -300,7 +301,7 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def _as_json(text: str) -> list[Any]:
-    """What a text is as JSON, if it is that: a number, true, false, null, or a quoted text."""
+    """The JSON value of a text, if it is valid JSON: a number, true, false, null, or a quoted text."""
     try:
         return [json.loads(text)]
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Data as people have it -> a data set: one reader per kind of source, all under one verb."""
+"""Readers of common dataset layouts: one reader per kind of source, all called by `read`."""
 
 from __future__ import annotations
 
@@ -39,32 +39,36 @@ READERS: Mapping[str, Callable[..., PairedDataset | dict[str, NDArray[Any]]]] = 
     "webdataset": read_webdataset,
     "huggingface": read_huggingface,
 }
-"""Reader by kind. Only mat-features gives the arrays of a feature file, all others a data set."""
+"""Reader by kind. mat-features returns the arrays of a feature file, all others a data set."""
 
 UNPACKED = frozenset(("webdataset", "huggingface"))
-"""Kinds whose pictures are inside the source and are written to the folder `images`."""
+"""Kinds whose images are inside the source and are written to the folder `images`."""
 
 
 def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[str, NDArray[Any]]:
-    """Read a source of a kind; what people should know about it comes as a `DataNote` warning.
+    """Read a source of a kind; remarks about the source are `DataNote` warnings.
 
     Args:
-        kind: one of `READERS`. source: file or folder. options: of that kind's reader, None for its default.
+        kind: one of `READERS`. source: file or folder. options: arguments of that kind's reader, None for a default.
 
     Raises:
-        ConfigError: unknown kind, or an option that it does not take or needs. DataError: as the reader.
+        ConfigError: unknown kind, or an argument that its reader does not take or requires. DataError: as the reader.
     """
     if kind not in READERS:
-        raise ConfigError(f"kind {kind!r} is unknown; there are {', '.join(READERS)}.")
+        raise ConfigError(f"unknown kind {kind!r}; choose from {', '.join(READERS)}.", option="kind")
     given = {name: value for name, value in options.items() if value is not None}
     taken = dict(list(inspect.signature(READERS[kind]).parameters.items())[1:])
     if extra := sorted(set(given) - set(taken)):
-        raise ConfigError(f"{kind} takes no {_spelled(extra)}; it takes {_spelled(taken) or 'no option'}.")
+        raise ConfigError(
+            f"has no effect on the kind {kind}.",
+            option=extra[0],
+            hint=f"Leave out {_quoted(extra)}; {kind} takes {_quoted(taken) or 'no options'}.",
+        )
     if missing := [name for name, each in taken.items() if each.default is each.empty and name not in given]:
-        raise ConfigError(f"{kind} needs {_spelled(missing)}.")
+        raise ConfigError(f"required for the kind {kind}.", option=missing[0])
     return READERS[kind](source, **given)
 
 
-def _spelled(names: Iterable[str]) -> str:
-    """Options as the command line has them."""
-    return ", ".join("--map" if name in ("names", "columns") else f"--{name.replace('_', '-')}" for name in names)
+def _quoted(names: Iterable[str]) -> str:
+    """Arguments as an error's hint names them."""
+    return ", ".join(f"`{name}`" for name in names)

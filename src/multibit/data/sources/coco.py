@@ -1,4 +1,4 @@
-"""MS-COCO as its authors give it: instances and captions in JSON, 2014 or 2017."""
+"""MS-COCO in its original layout: instances and captions in JSON, 2014 or 2017."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from multibit.data.dataset import PairedDataset
+from multibit.data.dataset import Item, PairedDataset
 from multibit.data.sources.common import compare, load_json, locate, note
 from multibit.errors import DataError
 
 
 def read_coco(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:
-    """Read the 122,218 pictures that have at least one object, with their captions and 80 labels.
+    """Read the 122,218 images that have at least one object, with their captions and 80 labels.
 
-    Training pictures first, then validation; ids ascend in each. An id is the picture's number, the same in both
-    editions.
+    Training images come first, then validation, each in ascending order of ids. An id is the image's number, the same
+    in both editions.
 
     Args:
         source: folder with `annotations/instances_train2017.json`, `captions_train2017.json`, the same of val2017, and
-            `train2017/`, `val2017/`; or all of 2014. The newer edition is read where both are there.
-        images: folder that holds `train2017/` and `val2017/`; `source` when None.
+            `train2017/`, `val2017/`; or all of 2014. If it has both editions, the newer one is read.
+        images: folder that contains `train2017/` and `val2017/`; `source` when None.
 
     Raises:
-        DataError: a file is missing, or is not what its name says.
+        DataError: a file is missing, or its content does not match its name.
     """
     root = Path(source)
     folder = locate(root, "instances_*20*.json", "annotations").parent
@@ -36,11 +36,11 @@ def read_coco(source: Path | str, *, images: Path | str | None = None) -> Paired
         if (folder / f"instances_{name}.json").exists():
             items += _items(folder, name, (folder.parent if images is None else Path(images)) / name)
         else:
-            note(f"{folder}: no instances_{name}.json, so {part} pictures are left out.")
+            note(f"{folder}: no instances_{name}.json, so {part} images are left out.")
     return compare(PairedDataset.of_items(items), "MS-COCO", pairs=122_218, labels=80)
 
 
-def _items(folder: Path, name: str, pictures: Path) -> list[tuple[str, Path, list[str], set[str]]]:
+def _items(folder: Path, name: str, images: Path) -> list[Item]:
     """Items of one part."""
     instances = _load(folder / f"instances_{name}.json", ("images", "annotations", "categories"))
     written = _load(folder / f"captions_{name}.json", ("annotations",))
@@ -52,14 +52,13 @@ def _items(folder: Path, name: str, pictures: Path) -> list[tuple[str, Path, lis
         for annotation in sorted(written["annotations"], key=lambda annotation: annotation["id"]):
             captions[annotation["image_id"]].append(" ".join(annotation["caption"].split()))
         files = {image["id"]: image["file_name"] for image in instances["images"]}
-        return [(str(number), pictures / files[number], captions[number], labels[number]) for number in sorted(labels)]
+        return [(str(number), images / files[number], captions[number], labels[number]) for number in sorted(labels)]
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}: instances and captions of {name} do not fit together or lack {error}.") from None
+        raise DataError(f"instances and captions of {name} do not match or lack {error}.", file=folder) from None
 
 
 def _load(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     content = load_json(path)
-    missing = [key for key in keys if key not in content]
-    if missing:
-        raise DataError(f"{path}: no {', '.join(missing)}; this is not the file that its name says.")
+    if missing := [key for key in keys if key not in content]:
+        raise DataError(f"no {', '.join(missing)}; this is not the file of that name.", file=path, field=missing[0])
     return content

@@ -1,4 +1,4 @@
-"""What the readers share: notes for people, text files of any age, comparison with the paper."""
+"""Helpers that the readers share: notes, text files of any encoding, images of archives, comparison with the paper."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError
+from multibit.files import replacing
 
-PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
-"""Files that the readers of folders and archives take for pictures."""
+IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
+"""Suffixes of the files that the readers of folders and archives take for images."""
 
 
 class DataNote(UserWarning):
-    """Something about a source that people should know, and that is no reason to refuse it."""
+    """A remark about a source that was read, such as items that were left out."""
 
 
 def note(message: str) -> None:
-    """Tell people; the reading goes on."""
+    """Issue a `DataNote`."""
     warnings.warn(message, DataNote, stacklevel=3)
 
 
 def decode(raw: bytes) -> str:
-    """Text of a file that does not say its encoding: UTF-8, or else Latin-1, as the old data sets have it."""
+    """Text of a file that does not declare its encoding: UTF-8, or else Latin-1, which old data sets use."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -37,69 +38,99 @@ def read_text(path: Path) -> str:
     """All of a text file, UTF-8 or Latin-1.
 
     Raises:
-        DataError: it is not there or cannot be read.
+        DataError: missing or unreadable.
     """
-    try:
-        return decode(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    return decode(_read_bytes(path))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a text file without blanks around them; only line breaks end a line."""
+    """Lines of a text file without surrounding blanks; only line breaks end a line."""
     lines = [line.strip() for line in read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that another tool wrote; empty where it holds something else.
+    """The object in a JSON file of another tool; empty where the file contains something else.
 
     Raises:
-        DataError: unreadable, or not JSON.
+        DataError: missing, unreadable, or not JSON.
     """
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        content = json.loads(_read_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}).") from None
+        raise DataError(f"not JSON ({error}).", file=path) from None
     return content if isinstance(content, dict) else {}
 
 
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error}).", file=path) from None
+
+
 def locate(root: Path, pattern: str, what: str) -> Path:
-    """The first file or folder of that name in `root` or up to two folders below, however people unpacked it.
+    """The first file or folder that matches a pattern in `root` or up to two folders below.
+
+    Args:
+        root: folder that a data set was unpacked into. pattern: for glob. what: human-readable name, for the error.
 
     Raises:
-        DataError: none there.
+        DataError: no match.
     """
     for depth in ("", "*/", "*/*/"):
         if found := sorted(root.glob(depth + pattern)):
             return found[0]
-    raise DataError(f"{root}: no {pattern} ({what}) in it, nor up to two folders below.")
+    raise DataError(f"no {pattern} ({what}) in this folder, nor up to two folders below.", file=root)
 
 
 def walk(root: Path) -> Iterator[Path]:
-    """Every file below a folder in alphabetical order; hidden files and linked folders are passed over.
+    """Every file below a folder in alphabetical order; hidden files and linked folders are skipped.
 
     Raises:
         DataError: no such folder.
     """
     if not root.is_dir():
-        raise DataError(f"{root}: no such folder.")
+        raise DataError("no such folder.", file=root)
     for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
         yield from (Path(folder) / name for name in sorted(names) if not name.startswith("."))
 
 
+def listed(value: Any) -> list[Any]:
+    """The values of a list, or a single value, without None."""
+    return [each for each in (value if isinstance(value, list) else [value]) if each is not None]
+
+
+def save_image(folder: Path, name: str, content: bytes) -> Path:
+    """Write an image of an archive below a folder; an existing file of the same size is kept.
+
+    Raises:
+        DataError: the name leads out of the folder.
+    """
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts or not parts or "\0" in name:
+        raise DataError(f"the image {name!r} would be written outside of {folder}; the archive is refused.")
+    target = folder.joinpath(*parts)
+    if not target.is_file() or target.stat().st_size != len(content):
+        with replacing(target) as temporary:
+            temporary.write_bytes(content)
+    return target
+
+
 def compare(dataset: PairedDataset, name: str, *, pairs: int, labels: int) -> PairedDataset:
-    """Say where a data set differs from the paper's, and which pictures are not there."""
+    """The data set, with notes on differences from the paper's and on missing image files.
+
+    Args:
+        dataset: as it was read. name: human-readable. pairs, labels: their numbers in the paper.
+    """
     found = len(dataset), len(dataset.label_names)
     if found != (pairs, labels):
         note(f"{name}: {found[0]:,} pairs with {found[1]} labels; the paper has {pairs:,} with {labels}.")
     missing = [image for image in dataset.images if image is not None and not image.is_file()]
     if missing:
         note(
-            f"{name}: {len(missing):,} of {len(dataset):,} pictures are not there, {missing[0]} first; "
-            "`multibit features` leaves them out and lists them."
+            f"{name}: {len(missing):,} of {len(dataset):,} image files are missing, such as {missing[0]}; "
+            "`multibit features` skips and lists them."
         )
     return dataset

@@ -1,4 +1,4 @@
-"""IAPR TC-12 as given: ImageCLEF's pictures and annotation files, INRIA's keyword lists."""
+"""IAPR TC-12 in its original layout: ImageCLEF's images and annotation files, INRIA's keyword lists."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from multibit.errors import DataError
 def read_iapr(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:
     """Read the 19,627 pairs with 291 keywords; the text is the English description.
 
-    Rows ascend by folder and number.
+    Rows are in ascending order of folder and number.
 
     Args:
         source: folder with `annotations_complete_eng/00/25.eng`, ..., `images/00/25.jpg`, ..., and INRIA's
             `iaprtc12_dictionary.txt`, `iaprtc12_train_list.txt`, `iaprtc12_train_annot.hvecs`, the same of `test`.
-        images: folder that holds `00/25.jpg`; `images/` beside the annotations when None.
+        images: folder that contains `00/25.jpg`; `images/` next to the annotations when None.
 
     Raises:
-        DataError: a part is missing, or lists and keywords do not fit.
+        DataError: a part is missing, or lists and keywords do not match.
     """
     root = Path(source)
     descriptions = locate(root, "annotations_complete_eng", "descriptions")
-    pictures = descriptions.parent / "images" if images is None else Path(images)
+    folder = descriptions.parent / "images" if images is None else Path(images)
     dictionary = locate(root, "*_dictionary.txt", "keywords")
     words = [line for line in read_lines(dictionary) if line]
     keywords: dict[str, list[str]] = {}
     for part in ("train", "test"):
-        names = [line.removesuffix(".jpg") for line in read_lines(locate(root, f"*_{part}_list.txt", "pictures"))]
-        path = locate(root, f"*_{part}_annot.hvecs", "keywords of each picture")
+        names = [line.removesuffix(".jpg") for line in read_lines(locate(root, f"*_{part}_list.txt", "images"))]
+        path = locate(root, f"*_{part}_annot.hvecs", "keywords of each image")
         rows = _read_hvecs(path)
         if rows.shape != (len(names), len(words)):
             raise DataError(
-                f"{path}: {rows.shape[0]} rows of {rows.shape[1]} keywords; the list has {len(names)} pictures, "
-                f"{dictionary.name} {len(words)} words."
+                f"{rows.shape[0]} rows of {rows.shape[1]} keywords; the list has {len(names)} images, "
+                f"{dictionary.name} {len(words)} words.",
+                file=path,
             )
         keywords |= {name: [words[i] for i in np.flatnonzero(row)] for name, row in zip(names, rows, strict=True)}
     texts = {name: _description(descriptions / f"{name}.eng") for name in keywords}
     if without := [name for name, text in texts.items() if not text]:
-        note(f"IAPR TC-12: {len(without):,} pictures have no English description, {without[0]} first.")
-    items = ((name, pictures / f"{name}.jpg", [texts[name]], keywords[name]) for name in sorted(keywords, key=_order))
+        note(f"IAPR TC-12: {len(without):,} images have no English description, such as {without[0]}.")
+    items = ((name, folder / f"{name}.jpg", [texts[name]], keywords[name]) for name in sorted(keywords, key=_order))
     return compare(PairedDataset.of_items(items, sorted(words)), "IAPR TC-12", pairs=19_627, labels=291)
 
 
@@ -56,7 +57,9 @@ def _read_hvecs(path: Path) -> NDArray[np.int16]:
     values = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2")
     width = int(values[0]) if len(values) else 0
     if width < 1 or len(values) % (width + 1) or (values[:: width + 1] != width).any():
-        raise DataError(f"{path}: torn, or not rows of 16-bit integers that begin with their length.")
+        raise DataError(
+            "truncated, or not a .hvecs file: need rows of 16-bit integers that begin with their length.", file=path
+        )
     return values.reshape(-1, width + 1)[:, 1:]
 
 
@@ -69,5 +72,5 @@ def _description(path: Path) -> str:
 
 
 def _order(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name by their value: 00/25 before 00/116."""
+    """Sort key that compares numbers by value: 00/25 before 00/116."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""The community's MATLAB files, v5 and v7.3: the trio of paths, captions and labels, and files of features."""
+"""The field's MATLAB files, v5 and v7.3: the trio of paths, captions and labels, and files of features."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multibit.arrays import Rows, as_float32, as_labels
 from multibit.data.dataset import PairedDataset
-from multibit.data.features import as_float32
 from multibit.data.sources.common import read_lines
-from multibit.data.sources.mat_files import MatFiles
+from multibit.data.sources.mat_files import MatFiles, Matrix
 from multibit.errors import DataError
 
 PAIR_KEYS = {
@@ -35,7 +35,7 @@ PART_KEYS = {
     for part, others in {"tr": ("train",), "te": ("test", "query"), "db": ("database", "retrieval")}.items()
 }
 EMPTY_CAPTION = "123456"
-"""What the field's scripts wrote into caption.txt for an item without tags."""
+"""Line that the field's scripts write to caption.txt for an item without tags."""
 
 
 def read_mat(
@@ -48,56 +48,56 @@ def read_mat(
     """Read the field's trio `index.mat`, `caption.mat` or `caption.txt`, `label.mat`.
 
     Texts may be a padded character matrix or a cell array, of one text or several, (N, 1), (1, N) or nested. The id of
-    an item is the stem of its picture's file, or its path where stems repeat.
+    an item is the stem of its image file, or its path if stems repeat.
 
     Args:
-        source: folder of the three, or one .mat file with all keys. See `PAIR_KEYS` for the keys that are known.
-        names: the file's own keys by field: image, text, labels. root: new beginnings of picture paths by old ones.
-        label_names: meaning of the label columns; numbered when None.
+        source: folder of the three, or one .mat file with all keys. See `PAIR_KEYS` for the known keys.
+        names: the file's own keys by field: image, text, labels. root: new prefixes of image paths by old ones.
+        label_names: names of the label columns; numbered when None.
 
     Raises:
-        DataError: unreadable, a key missing, or shapes that do not fit; says what was found.
-        MissingExtraError: a v7.3 file, and h5py is not installed.
+        DataError: unreadable, a key missing, or shapes that do not match; lists the arrays that were found.
+        ConfigError: `names` has an unknown field. MissingExtraError: a v7.3 file, and h5py is not installed.
     """
     files = MatFiles.open(Path(source), names or {}, tuple(PAIR_KEYS))
-    pictures = [_strings(each) for each in _rows(files.read("image", PAIR_KEYS["image"]), None)]
-    count = len(pictures)
-    images = tuple(_moved(strings[0], root or {}) if strings else None for strings in pictures)
-    labels, _ = files.read_matrix("labels", PAIR_KEYS["labels"])
+    paths = [_strings(each) for each in _rows(files.read("image", PAIR_KEYS["image"]), None)]
+    count = len(paths)
+    images = tuple(_moved(strings[0], root or {}) if strings else None for strings in paths)
+    labels = files.read_matrix("labels", PAIR_KEYS["labels"]).values
     texts = _texts(files, count)
     if labels.shape[0] != count and labels.shape[1] == count:
         labels = labels.T
     if not count == len(labels) == len(texts):
         raise DataError(
-            f"{files.source}: {count:,} pictures, {len(texts):,} texts, labels of shape {labels.shape}; need one row "
-            f"for each item. Found {files}."
+            f"{count:,} images, {len(texts):,} texts, labels of shape {labels.shape}; need one row per item. Found "
+            f"{files}.",
+            file=files.source,
         )
     columns = label_names or _optional(files, "label_names") or numbered_labels(labels.shape[1])
     ids = _optional(files, "ids") or _ids(images)
     try:
-        return PairedDataset(tuple(ids), images, tuple(texts), _multi_hot(labels), tuple(columns))
+        return PairedDataset(tuple(ids), images, tuple(texts), np.ascontiguousarray(labels), tuple(columns))
     except DataError as error:
-        raise DataError(f"{files.source}: {error}") from None
+        raise error.within(files.source) from None
 
 
 def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = None) -> dict[str, NDArray[Any]]:
     """Read feature vectors and labels: `I_tr`, `T_tr`, `L_tr`, `I_te`, ..., or `XAll`, `YAll`, `LAll`.
 
-    Transposed arrays are detected. Where the file has parts, its split is kept: `te` asks, `tr` trains, `db` is
-    searched (`tr` where there is none).
+    Transposed arrays are detected. If the file has parts, its split is kept: `te` are the queries, `tr` the training
+    set, `db` the database (`tr` if there is none).
 
     Args:
         source: a .mat file, or a folder of several that belong together.
-        names: the file's own keys by name: image, text, labels, or I_tr, T_tr, ...
+        names: the file's own keys by field: image, text, labels, or I_tr, T_tr, ...
 
     Returns:
         The arrays of a feature file (`FeatureStore.from_npz`): image, text, labels, recipe; and rows train, query,
-        database where the file has a split.
+        database if the file has a split.
 
     Raises:
-        DataError: unreadable, a key missing, shapes that do not fit, or a value that is not finite as float32; says
-            what was found.
-        MissingExtraError: a v7.3 file, and h5py is not installed.
+        DataError: unreadable, a key missing, shapes that do not match, or a value that is not finite as float32.
+        ConfigError: `names` has an unknown field. MissingExtraError: a v7.3 file, and h5py is not installed.
     """
     files = MatFiles.open(Path(source), names or {}, (*FEATURE_KEYS, *PART_KEYS))
     if any(files.has(name, keys) for name, keys in FEATURE_KEYS.items() if name != "labels"):
@@ -108,12 +108,12 @@ def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = N
 
 
 def numbered_labels(count: int) -> tuple[str, ...]:
-    """Names for columns that have none, whose alphabetical order is that of the columns."""
+    """Names for columns without names, whose alphabetical order is that of the columns."""
     return tuple(f"label {i:0{len(str(max(count - 1, 0)))}d}" for i in range(count))
 
 
 def _parts(files: MatFiles) -> dict[str, NDArray[Any]]:
-    """Parts of a split -> all rows once, database first, and where the parts lie."""
+    """All rows of the parts of a split once, database first, and the rows of each role."""
     parts = {}
     for part in ("tr", "te", "db"):
         keys = {"image": f"I_{part}", "text": f"T_{part}", "labels": f"L_{part}"}
@@ -125,21 +125,21 @@ def _parts(files: MatFiles) -> dict[str, NDArray[Any]]:
     order = ["tr", "te"]
     database = train
     if "db" in parts:
-        inside = _places(parts["tr"], parts["db"])
+        inside = _rows_among(parts["tr"], parts["db"])
         order = ["db", "te"] if inside is not None else ["db", "tr", "te"]
         database = np.arange(len(parts["db"]["labels"]))
         train = inside if inside is not None else len(database) + train
     arrays = {name: np.concatenate([parts[part][name] for part in order]) for name in ("image", "text", "labels")}
-    count, asked = len(arrays["labels"]), len(parts["te"]["labels"])
-    return {**arrays, "train": train, "query": np.arange(count - asked, count), "database": database}
+    count, queries = len(arrays["labels"]), len(parts["te"]["labels"])
+    return {**arrays, "train": train, "query": np.arange(count - queries, count), "database": database}
 
 
-def _places(some: dict[str, NDArray[Any]], among: dict[str, NDArray[Any]]) -> NDArray[np.int64] | None:
-    """Rows of `among` that equal those of `some`, each used once; None unless all are there."""
-    places: dict[bytes, list[int]] = {}
+def _rows_among(some: dict[str, NDArray[Any]], among: dict[str, NDArray[Any]]) -> Rows | None:
+    """Rows of `among` that equal those of `some`, each used once; None unless all are found."""
+    equal: dict[bytes, list[int]] = {}
     for row in reversed(range(len(among["labels"]))):
-        places.setdefault(_row_bytes(among, row), []).append(row)
-    found = [(places.get(_row_bytes(some, row)) or [-1]).pop() for row in range(len(some["labels"]))]
+        equal.setdefault(_row_bytes(among, row), []).append(row)
+    found = [(equal.get(_row_bytes(some, row)) or [-1]).pop() for row in range(len(some["labels"]))]
     return None if -1 in found else np.array(found, np.int64)
 
 
@@ -150,39 +150,46 @@ def _row_bytes(arrays: dict[str, NDArray[Any]], row: int) -> bytes:
 def _same_columns(files: MatFiles, parts: dict[str, dict[str, NDArray[Any]]]) -> None:
     for name in ("image", "text", "labels"):
         if len({part[name].shape[1] for part in parts.values()}) > 1:
-            raise DataError(f"{files.source}: the parts have different numbers of {name} columns; found {files}.")
+            raise DataError(
+                f"the parts have different numbers of columns; found {files}.", file=files.source, field=name
+            )
 
 
 def _aligned(files: MatFiles, keys: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]:
-    """Image, text and label matrices of one part with a row for each item."""
-    matrices, places = zip(*(files.read_matrix(name, aliases) for name, aliases in keys.items()), strict=True)
-    if any(matrix.ndim != 2 for matrix in matrices):
-        raise DataError(f"{files.source}: features must be matrices (items, values); found {files}.")
-    common = set(matrices[0].shape).intersection(*(matrix.shape for matrix in matrices[1:]))
-    rows = [len(matrices[0])] if all(len(matrix) == len(matrices[0]) for matrix in matrices) else sorted(common)
-    if len(rows) != 1:
-        raise DataError(f"{files.source}: {', '.join(keys)} share no number of items; found {files}.")
-    image, text, labels = (
-        (matrix, place) if len(matrix) == rows[0] else (matrix.T, f"{place} (transposed)")
-        for matrix, place in zip(matrices, places, strict=True)
-    )
+    """Image, text and label matrices of one part with one row per item."""
+    matrices = [files.read_matrix(field, known) for field, known in keys.items()]
+    if any(matrix.values.ndim != 2 for matrix in matrices):
+        raise DataError(f"features must be matrices (items, values); found {files}.", file=files.source)
+    rows = _common_rows([matrix.values.shape for matrix in matrices])
+    if rows is None:
+        raise DataError(f"{', '.join(keys)} share no number of items; found {files}.", file=files.source)
+    image, text, labels = (matrix if len(matrix.values) == rows else matrix.transposed() for matrix in matrices)
     try:
-        multi_hot = _multi_hot(labels[0])
+        multi_hot = np.ascontiguousarray(as_labels(labels.values, whose=labels.key))
     except DataError as error:
-        raise DataError(f"{labels[1]}: {error}") from None
-    return dict(zip(keys, (_features(*image), _features(*text), multi_hot), strict=True))
+        raise error.within(labels.file) from None
+    return dict(zip(keys, (_features(image), _features(text), multi_hot), strict=True))
 
 
-def _features(matrix: NDArray[Any], place: str) -> NDArray[np.float32]:
-    if not matrix.size:
-        raise DataError(f"{place}: is an empty matrix of shape {matrix.shape}; need a row for each item.")
-    return np.ascontiguousarray(as_float32(matrix, place))
+def _common_rows(shapes: Sequence[tuple[int, ...]]) -> int | None:
+    """Number of items: rows of all matrices, or else the one size that all of them have; None if neither exists."""
+    if len({shape[0] for shape in shapes}) == 1:
+        return shapes[0][0]
+    common = set(shapes[0]).intersection(*shapes[1:])
+    return common.pop() if len(common) == 1 else None
 
 
-def _multi_hot(labels: NDArray[Any]) -> NDArray[np.uint8]:
-    if labels.dtype.kind not in "biuf" or not np.isin(labels, (0, 1)).all():
-        raise DataError("labels: every value must be 0 or 1.")
-    return np.ascontiguousarray(labels, np.uint8)
+def _features(matrix: Matrix) -> NDArray[np.float32]:
+    if not matrix.values.size:
+        raise DataError(
+            f"an empty matrix of shape {matrix.values.shape}; need one row per item.",
+            file=matrix.file,
+            field=matrix.key,
+        )
+    try:
+        return np.ascontiguousarray(as_float32(matrix.values, matrix.key))
+    except DataError as error:
+        raise error.within(matrix.file) from None
 
 
 def _texts(files: MatFiles, count: int) -> list[tuple[str, ...]]:
@@ -193,8 +200,10 @@ def _texts(files: MatFiles, count: int) -> list[tuple[str, ...]]:
     value = files.read("text", PAIR_KEYS["text"])
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         raise DataError(
-            f"{files.source}: the texts are a matrix of numbers {value.shape}. Import features with the kind "
-            "mat-features, or name another key with --map text=KEY."
+            f"the texts are a matrix of numbers {value.shape}.",
+            file=files.source,
+            field="text",
+            hint="Read features with the kind mat-features, or map text to another key with `names`.",
         )
     return [_strings(each) or ("",) for each in _rows(value, count)]
 
@@ -206,10 +215,10 @@ def _optional(files: MatFiles, name: str) -> tuple[str, ...] | None:
 
 
 def _rows(value: Any, count: int | None) -> list[Any]:
-    """The entries of an array of texts in any layout; `count` of them where that is known."""
+    """The entries of an array of texts in any layout; `count` of them if that is known."""
     array = np.atleast_1d(value)
     while array.dtype == object and array.size == 1 and count != 1 and isinstance(array.flat[0], np.ndarray):
-        array = np.atleast_1d(array.flat[0])  # a cell that holds the whole cell array
+        array = np.atleast_1d(array.flat[0])  # a cell that contains the whole cell array
     if array.ndim == 2 and len(array) != count and array.shape[1] == count:
         array = array.T
     if array.ndim == 2 and 1 in array.shape and len(array) != count:
@@ -218,7 +227,7 @@ def _rows(value: Any, count: int | None) -> list[Any]:
 
 
 def _strings(entry: Any) -> tuple[str, ...]:
-    """All texts in an entry, however deep, without the blanks that pad them; empty ones are left out."""
+    """All texts in a nested entry without padding; empty ones are left out."""
     if isinstance(entry, np.ndarray):
         return tuple(text for part in entry.ravel() for text in _strings(part))
     text = (entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)).strip(" \0")
@@ -226,7 +235,7 @@ def _strings(entry: Any) -> tuple[str, ...]:
 
 
 def _moved(path: str, root: Mapping[str, str]) -> Path:
-    """A picture's path with its beginning replaced."""
+    """Image path with its prefix replaced."""
     if "/" not in path:
         path = path.replace("\\", "/")
     for old, new in root.items():

@@ -1,4 +1,4 @@
-"""MATLAB files, v5 and v7.3, of which single arrays are read when asked for."""
+"""MATLAB files, v5 and v7.3, whose arrays are read one by one."""
 
 from __future__ import annotations
 
@@ -6,26 +6,42 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.io
 import scipy.sparse
 from numpy.typing import NDArray
 
+from multibit.data.manifest import require_known
 from multibit.data.sources.common import note
 from multibit.errors import DataError, MissingExtraError
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class MatFiles:
-    """One or several MATLAB files, of which single arrays are read when asked for.
+class Matrix(NamedTuple):
+    """A matrix of numbers, and where it was read from.
 
     Attributes:
-        source: the file or folder. shapes: what each file has, by key.
-        names: keys that people gave for our names.
+        values: two or more dimensions. file: its .mat file. key: its key in the file.
+    """
+
+    values: NDArray[Any]
+    file: Path
+    key: str
+
+    def transposed(self) -> Matrix:
+        """The transposed matrix; its key says so."""
+        return Matrix(self.values.T, self.file, f"{self.key} (transposed)")
+
+
+@dataclass(frozen=True)
+class MatFiles:
+    """One or several MATLAB files.
+
+    Attributes:
+        source: the file or folder. shapes: shape of each array by file and key. names: given keys by field.
     """
 
     source: Path
@@ -34,61 +50,69 @@ class MatFiles:
 
     @classmethod
     def open(cls, source: Path, names: Mapping[str, str], known: Sequence[str]) -> MatFiles:
-        """Look into a .mat file, or into all of a folder.
+        """List the arrays of a .mat file, or of all .mat files in a folder.
+
+        Args:
+            source: the file or folder. names: given keys by field. known: fields that can be given.
 
         Raises:
-            DataError: nothing there, or unreadable. ... a mapping of something else than the `known` names.
+            DataError: missing or unreadable. ConfigError: `names` has a field that is not `known`.
         """
-        unknown = sorted(set(names) - set(known))
-        if unknown:
-            raise DataError(f"--map: {', '.join(unknown)} is not needed here; the names are {', '.join(known)}.")
+        require_known(names, known, "names")
         paths = sorted(source.glob("*.mat")) if source.is_dir() else [source]
         if not paths:
-            raise DataError(f"{source}: no .mat file in it.")
+            raise DataError("no .mat file in this folder.", file=source)
         return cls(source, {path: _shapes(path) for path in paths}, names)
 
-    def has(self, name: str, aliases: Sequence[str]) -> bool:
-        """Whether any of its keys is there."""
-        return self._find(name, aliases) is not None
+    def has(self, field: str, keys: Sequence[str]) -> bool:
+        """Whether an array with one of these keys exists."""
+        return self._find(field, keys) is not None
 
-    def read(self, name: str, aliases: Sequence[str]) -> Any:
-        """The array that goes by one of these keys.
-
-        Raises:
-            DataError: none is there; says what is.
-        """
-        return _read(*self._locate(name, aliases))
-
-    def read_matrix(self, name: str, aliases: Sequence[str]) -> tuple[NDArray[Any], str]:
-        """The numbers that go by one of these keys, and which file and key that is, for people.
+    def read(self, field: str, keys: Sequence[str]) -> Any:
+        """The array with the given key of a field, or with the first of these keys that exists.
 
         Raises:
-            DataError: none is there, or something else than an array of numbers.
+            DataError: no such array.
         """
-        path, key = self._locate(name, aliases)
+        return _read(*self._locate(field, keys))
+
+    def read_matrix(self, field: str, keys: Sequence[str]) -> Matrix:
+        """The same, of numbers; sparse matrices become dense.
+
+        Raises:
+            DataError: no such array, or not a matrix of numbers.
+        """
+        path, key = self._locate(field, keys)
         value = _read(path, key)
         array = np.asarray(value.toarray() if scipy.sparse.issparse(value) else value)
         if array.ndim < 2 or array.dtype.kind not in "biuf":
             raise DataError(
-                f"{path}: {key}: need a matrix of numbers where there is {array.dtype} of shape {array.shape}. Name "
-                f"another key with --map {name}=KEY."
+                f"need a matrix of numbers, got {array.dtype} of shape {array.shape}.",
+                file=path,
+                field=key,
+                hint=f"Map {field} to another key with `names`.",
             )
-        return array, f"{path}: {key}"
+        return Matrix(array, path, key)
 
-    def _locate(self, name: str, aliases: Sequence[str]) -> tuple[Path, str]:
-        found = self._find(name, aliases)
+    def _locate(self, field: str, keys: Sequence[str]) -> tuple[Path, str]:
+        found = self._find(field, keys)
         if found is None:
-            wanted = self.names.get(name) or " or ".join(aliases)
-            raise DataError(f"{self.source}: no {wanted}; found {self}. Name it with --map {name}=KEY.")
+            wanted = self.names.get(field) or " or ".join(keys)
+            raise DataError(
+                f"no {wanted}; found {self}.",
+                file=self.source,
+                field=field,
+                hint=f"Map {field} to a key with `names`.",
+            )
         return found
 
-    def _find(self, name: str, aliases: Sequence[str]) -> tuple[Path, str] | None:
-        keys = (self.names[name],) if name in self.names else aliases
-        places = [(path, key) for key in keys for path, shapes in self.shapes.items() if key in shapes]
-        if len(places) > 1:
-            others = ", ".join(f"{key} of {path.name}" for path, key in places[1:])
-            note(f"{self.source}: {name} is read from {places[0][1]} of {places[0][0].name}, not from {others}.")
-        return places[0] if places else None
+    def _find(self, field: str, keys: Sequence[str]) -> tuple[Path, str] | None:
+        wanted = (self.names[field],) if field in self.names else keys
+        found = [(path, key) for key in wanted for path, shapes in self.shapes.items() if key in shapes]
+        if len(found) > 1:
+            others = ", ".join(f"{key} of {path.name}" for path, key in found[1:])
+            note(f"{self.source}: {field} is read from {found[0][1]} of {found[0][0].name}, not from {others}.")
+        return found[0] if found else None
 
     def __str__(self) -> str:
         found = [
@@ -106,16 +130,16 @@ def _is_hdf5(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn whatever the parsers raise into one sentence."""
+    """Raise every error of the parsers as a DataError."""
     try:
         yield
     except (DataError, MissingExtraError):
         raise
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
+        raise DataError("no such file.", file=path) from None
     except Exception as error:  # scipy and h5py let the errors of zlib and of their own parsers through
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path}: not a readable MATLAB file, neither v5 nor v7.3 ({first}).") from None
+        raise DataError(f"not a readable MATLAB file, neither v5 nor v7.3 ({first}).", file=path) from None
 
 
 def _shapes(path: Path) -> Shapes:
@@ -134,14 +158,14 @@ def _read(path: Path, key: str) -> Any:
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
-                _keep_little(file.id)
+                _limit_cache(file.id)
                 kind = np.bytes_(file[key].attrs.get("MATLAB_class", b"")).decode()
                 return _value(file.id, file[key].id, kind)
         return scipy.io.loadmat(path, appendmat=False, variable_names=[key])[key]
 
 
-def _keep_little(file: Any) -> None:
-    """Let HDF5 remember 1 MiB of what it read: each text is its own array, read once, and 4 KiB would stay of each."""
+def _limit_cache(file: Any) -> None:
+    """Limit HDF5's metadata cache to 1 MiB: each text is an array of its own, read once, of which 4 KiB would stay."""
     cache = file.get_mdc_config()
     cache.set_initial_size = True
     cache.initial_size = cache.min_size = cache.max_size = 1 << 20
@@ -149,11 +173,11 @@ def _keep_little(file: Any) -> None:
 
 
 def _value(file: Any, node: Any, kind: str | None) -> Any:
-    """What MATLAB had: it stores arrays transposed, characters as numbers, cells as references.
+    """The value of a variable: MATLAB stores arrays transposed, characters as numbers, cells as references.
 
     Args:
-        file, node: h5py's low-level ids, three times faster for the hundreds of thousands of texts of a data set.
-        kind: MATLAB's class; empty in a file that MATLAB did not write, None inside a cell, where the type tells it.
+        file, node: low-level ids of h5py, three times faster for the hundreds of thousands of texts of a data set.
+        kind: MATLAB's class; empty in a file that MATLAB did not write, None inside a cell, where the dtype decides.
     """
     h5py = _h5py()
     dtype = node.dtype
@@ -162,8 +186,8 @@ def _value(file: Any, node: Any, kind: str | None) -> Any:
         node.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     if h5py.check_ref_dtype(dtype):
         cells = np.empty(array.shape, object)
-        for place, reference in np.ndenumerate(array):
-            cells[place] = _value(file, h5py.h5r.dereference(reference, file), None)
+        for position, reference in np.ndenumerate(array):
+            cells[position] = _value(file, h5py.h5r.dereference(reference, file), None)
         return cells.T
     if dtype == np.uint64 and h5py.h5a.exists(node, b"MATLAB_empty"):
         return np.empty((0, 0), "U1" if kind == "char" else float)

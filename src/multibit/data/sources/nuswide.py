@@ -1,4 +1,4 @@
-"""NUS-WIDE as its authors give it: concept files, image list, tags."""
+"""NUS-WIDE in its original layout: concept files, image list, tags."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ CONCEPTS = 21  # the most frequent of the 81
 
 
 def read_nuswide(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:
-    """Read the 195,834 pictures that have at least one of the 21 most frequent concepts; the text is all tags.
+    """Read the 195,834 images that have at least one of the 21 most frequent concepts; the text is all tags.
 
     Rows are in the order of the image list; labels in alphabetical order.
 
     Args:
-        source: folder with `AllLabels/Labels_*.txt`, `Imagelist.txt` and `All_Tags.txt`, in the folders they come in.
-        images: folder of the pictures (`actor/0001_2124494179.jpg`); `Flickr/` or `images/` of `source` when None.
+        source: folder with `AllLabels/Labels_*.txt`, `Imagelist.txt` and `All_Tags.txt`, in their original folders.
+        images: folder of the images (`actor/0001_2124494179.jpg`); `Flickr/` or `images/` of `source` when None.
 
     Raises:
         DataError: a part is missing, or the files have different numbers of lines.
     """
     root = Path(source)
     files = sorted(locate(root, "AllLabels", "concept files").glob("Labels_*.txt"))
-    listed = locate(root, "Imagelist.txt", "list of pictures")
-    tagged = locate(root, "All_Tags.txt", "tags of each picture")
+    listed = locate(root, "Imagelist.txt", "list of images")
+    tagged = locate(root, "All_Tags.txt", "tags of each image")
     paths = [PureWindowsPath(line) for line in read_lines(listed)]  # written with backslashes
     if nameless := [row for row, path in enumerate(paths, start=1) if not path.name]:
-        raise DataError(f"{listed}, row {nameless[0]}: names no picture.")
+        raise DataError("no file name.", file=listed, row=nameless[0])
     tags = read_lines(tagged)
     if len(tags) != len(paths):
-        raise DataError(f"{tagged}: {len(tags):,} lines, {listed} has {len(paths):,}; must be equal.")
+        raise DataError(f"{len(tags):,} lines, but {listed} has {len(paths):,}; must be equal.", file=tagged)
     columns = {path.stem.removeprefix("Labels_"): _column(path, len(paths)) for path in files}
     if not columns:
-        raise DataError(f"{root}: no Labels_*.txt in AllLabels.")
+        raise DataError("no Labels_*.txt in AllLabels.", file=root)
     frequent = sorted(sorted(columns, key=lambda name: (-int(columns[name].sum()), name))[:CONCEPTS])
     labels = np.stack([columns[name] for name in frequent], axis=1)
     kept = np.flatnonzero(labels.any(axis=1))
@@ -59,11 +59,13 @@ def _column(path: Path, rows: int) -> NDArray[np.uint8]:
     characters = np.frombuffer(path.read_bytes(), np.uint8)
     digits = characters[~np.isin(characters, np.frombuffer(b" \t\r\n", np.uint8))]
     if len(digits) != rows or not np.isin(digits, np.frombuffer(b"01", np.uint8)).all():
-        raise DataError(f"{path}: need {rows:,} lines of 0 or 1, as the image list has; found {len(digits):,} digits.")
+        raise DataError(
+            f"need {rows:,} lines of 0 or 1, as in the image list; found {len(digits):,} digits.", file=path
+        )
     return digits - ord("0")
 
 
 def _text(line: str, stem: str) -> str:
-    """The tags of a line; it begins with the number of the photograph, which ends the file's name too."""
+    """The tags of a line; it begins with the number of the photograph, which also ends its file name."""
     first, *tags = line.split() or [""]
     return " ".join(tags if stem.endswith(first) else [first, *tags])

@@ -1,4 +1,4 @@
-"""Engines: packed codes -> nearest rows. One adapter a file; `ENGINES` names them."""
+"""Search engines: one adapter per file, listed in `ENGINES`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ENGINES: dict[str, Callable[[Codes], Engine]] = {
     "faiss": FaissEngine,
     "reference": ReferenceEngine,
 }
-"""Engine by name; "exact" is the default."""
+"""Name -> engine; "exact" is the default."""
 
 
 def check_engine(name: str) -> str:
-    """The name, if there is such an engine.
+    """The name, if an engine has it.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: unknown engine.
     """
     if name not in ENGINES:
-        raise ConfigError(f"engine {name!r} is unknown; there are {', '.join(ENGINES)}.")
+        raise ConfigError(f"unknown engine {name!r}; choose from {', '.join(ENGINES)}.", option="engine")
     return name
 
 

@@ -1,4 +1,4 @@
-"""What an engine is: it sees codes and rows only, and declares what it can do."""
+"""The contract of an engine: it searches codes by row, and declares its capabilities."""
 
 from __future__ import annotations
 
@@ -11,23 +11,17 @@ from multibit.codes.distance import Allowed, Neighbours
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can do, as data. Every engine is exact and answers by (distance, row).
+    """Optional features of an engine. Every engine is exact and ranks by (distance, row).
 
     Attributes:
-        filters: it can search among some rows only.
-        max_distance: it can stop at a distance.
-        any_length: every prefix length at full speed; otherwise other lengths than the stored one cost more.
-        max_k: most neighbours it returns, None for no limit.
+        filters: accepts `allowed`.
     """
 
     filters: bool = True
-    max_distance: bool = True
-    any_length: bool = True
-    max_k: int | None = None
 
 
 class Engine(Protocol):
-    """Answers queries over a fixed set of codes."""
+    """Searches a fixed set of codes. `Index` checks the arguments, so an engine gets valid ones only."""
 
     capabilities: ClassVar[Capabilities]
 
@@ -35,7 +29,7 @@ class Engine(Protocol):
 
     @property
     def reason(self) -> str:
-        """How it searches and why, for people."""
+        """Human-readable search strategy and why it was chosen."""
         ...
 
     def search(
@@ -52,8 +46,8 @@ class Engine(Protocol):
 
         Args:
             queries: Q codes, at least `bits` long. k: at least 1; all allowed rows when larger.
-            bits: 1 to the codes' length. allowed: (N,) bool. max_distance: largest distance to be found.
-            threads: all processors when None.
+            bits: 1 to the length of the codes. allowed: (N,) bool, the rows that may be found; None for an engine
+                without filters. max_distance: largest distance to be found. threads: all processors when None.
 
         Returns:
             Neighbours with min(k, allowed rows) columns; rows past `counts` are -1.

@@ -10,7 +10,7 @@ from multibit.search.engines.base import Capabilities
 
 
 class ExactEngine:
-    """Scans the planes of the prefix."""
+    """Scans the words of the prefix."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     reason = "plain scan"

@@ -1,4 +1,4 @@
-"""faiss `IndexBinaryFlat` as an engine, with the order of ties repaired."""
+"""faiss `IndexBinaryFlat` as an engine, with ties ordered by row."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import Codes
-from multibit.codes.distance import Allowed, Neighbours, room_for
+from multibit.codes.distance import Allowed, Neighbours
 from multibit.codes.kernels import processors
-from multibit.errors import ConfigError, MissingExtraError
+from multibit.errors import MissingExtraError
 from multibit.search.engines.base import Capabilities
 
 
 class FaissEngine:
-    """faiss leaves the order of equal distances open and cuts them anywhere, so each answer is completed by a range
-    search up to its last distance and sorted by (distance, row).
+    """Searches with faiss, and orders and cuts ties by row.
 
-    faiss wants whole bytes: a cut byte is padded with zeros on both sides, which changes no distance. It builds one
-    index per length that is asked for.
-    """  # noqa: D205 - one thought
+    faiss returns equal distances in any order and drops any of them, so each result is completed by a range search up
+    to its last distance and sorted by (distance, row). faiss needs whole bytes: a cut byte is padded with zeros on both
+    sides, which changes no distance. One faiss index is built for each length that is searched.
+    """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(filters=False, any_length=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(filters=False)
     reason = "faiss IndexBinaryFlat"
 
     def __init__(self, codes: Codes) -> None:
         try:
             import faiss
         except ImportError:
-            raise MissingExtraError("faiss", extra="faiss", need="the faiss engine") from None
+            raise MissingExtraError("faiss", extra="faiss", need="The faiss engine") from None
         self._faiss = faiss
         self._codes = codes
         self._by_length: dict[int, Any] = {}
@@ -44,10 +44,8 @@ class FaissEngine:
         max_distance: int | None = None,
         threads: int | None = None,
     ) -> Neighbours:
-        """See `Engine.search`; `allowed` must be None."""
-        if allowed is not None:
-            raise ConfigError("the faiss engine cannot search among some rows only; use the exact engine.")
-        found = room_for(len(queries), k, self._codes, None, np.uint16)
+        """See `Engine.search`; without filters."""
+        found = Neighbours.allocate(len(queries), k, self._codes)
         if not found.rows.size:
             return found
         before = self._faiss.omp_get_max_threads()  # a setting of the whole process
@@ -69,7 +67,9 @@ class FaissEngine:
             found.counts[q] = len(order)
 
     def _within(self, index: Any, query: NDArray[np.uint8], reach: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        _, distances, rows = index.range_search(query, int(reach) + 1)  # faiss: strictly below the radius
+        _, distances, rows = index.range_search(
+            query, int(reach) + 1
+        )  # faiss finds distances strictly below the radius
         return rows, distances.astype(np.int64)
 
     def _index(self, bits: int) -> Any:

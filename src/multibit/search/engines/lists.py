@@ -1,4 +1,4 @@
-"""Pruned lists for large, clustered collections; where they would lose, the plain scan."""
+"""Pruned lists for large, clustered collections, with the plain scan where it is faster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from multibit.search.engines.base import Capabilities
 
 
 class ListsEngine:
-    """Looks only where the triangle inequality allows, at the full length; scans at shorter ones."""
+    """Searches pruned lists at the full length, and scans at shorter lengths."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(any_length=False)
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(self, codes: Codes) -> None:
         self._codes = codes
@@ -21,7 +21,7 @@ class ListsEngine:
 
     @property
     def reason(self) -> str:
-        """Which of the two is used and why."""
+        """Whether lists or the scan are used, and why."""
         return self._lists.reason
 
     def search(

@@ -1,4 +1,4 @@
-"""The reference engine: plain numpy, slow and obviously right. The contract tests compare all others with it."""
+"""The reference engine in plain numpy: slow and simple, the oracle of the contract tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from multibit.codes import Codes
-from multibit.codes.distance import Allowed, Neighbours, room_for
+from multibit.codes.distance import Allowed, Neighbours
 from multibit.search.engines.base import Capabilities
 
 
@@ -32,7 +32,7 @@ class ReferenceEngine:
         threads: int | None = None,
     ) -> Neighbours:
         """See `Engine.search`."""
-        found = room_for(len(queries), k, self._codes, allowed, np.uint16)
+        found = Neighbours.allocate(len(queries), k, self._codes, allowed)
         reach = bits if max_distance is None else max_distance
         for q, query in enumerate(queries.to_bits()[:, :bits]):
             distances = (self._bits[:, :bits] != query).sum(axis=1)

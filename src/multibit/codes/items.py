@@ -1,0 +1,110 @@
+"""Coded items (a code for each modality, and labels), and the two directions of search between the modalities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.arrays import Labels, as_labels, row_numbers
+from multibit.codes.packing import Codes
+from multibit.errors import ConfigError, DataError
+
+Modality = Literal["image", "text"]
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+Direction = Literal["i2t", "t2i"]
+DIRECTIONS: dict[Direction, tuple[Modality, Modality]] = {"i2t": ("image", "text"), "t2i": ("text", "image")}
+"""Direction -> modality of the query, modality of the database."""
+
+DIRECTION_NAMES: dict[Direction, str] = {"i2t": "image-to-text", "t2i": "text-to-image"}
+
+
+def check_modality(modality: str) -> Modality:
+    """The modality, if it is known.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if modality not in MODALITIES:
+        raise ConfigError(f"must be image or text, got {modality!r}.", option="modality")
+    return modality
+
+
+@dataclass(frozen=True, eq=False)
+class CodedItems:
+    """Items with a code for each modality and their labels: a query set or a database. Made once per command.
+
+    Attributes:
+        image, text: N codes each. labels: (N, C) uint8 multi-hot.
+        relaxed: modality -> (N, B) float32 values before the sign; empty where only the codes are known.
+
+    Raises:
+        DataError: counts that differ, or labels other than 0 and 1.
+
+    Example:
+        >>> items = CodedItems.binarize({"image": [[0.9, -0.2]], "text": [[0.1, 0.4]]}, labels=[[1, 0, 1]])
+        >>> items.codes("image").to_signs(), len(items)
+        (array([[ 1, -1]], dtype=int8), 1)
+    """
+
+    image: Codes
+    text: Codes
+    labels: Labels
+    relaxed: Mapping[Modality, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        counts = [len(self.image), len(self.text), len(self.labels), *map(len, self.relaxed.values())]
+        if len(set(counts)) != 1:
+            raise DataError(
+                f"{counts[0]} image codes, {counts[1]} text codes, {counts[2]} label rows"
+                f"{''.join(f', {count} relaxed rows' for count in counts[3:])}: the counts must be equal."
+            )
+        object.__setattr__(self, "labels", as_labels(self.labels))
+
+    @classmethod
+    def binarize(cls, relaxed: Mapping[Modality, ArrayLike], labels: ArrayLike) -> CodedItems:
+        """Binarise the relaxed values of both modalities, and keep them.
+
+        Args:
+            relaxed: modality -> (N, B) values. labels: (N, C) multi-hot.
+        """
+        values = {modality: np.asarray(relaxed[modality], np.float32) for modality in MODALITIES}
+        image, text = (Codes.binarize(values[modality]) for modality in MODALITIES)
+        return cls(image, text, np.asarray(labels), values)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"CodedItems({len(self)} items, {self.image.bits} bits)"
+
+    def codes(self, modality: Modality) -> Codes:
+        """The codes of one modality."""
+        return self.image if check_modality(modality) == "image" else self.text
+
+    def take(self, rows: ArrayLike) -> CodedItems:
+        """Some of the items, in the order given, or those where a mask is true.
+
+        Raises:
+            DataError: rows that are not integers in 0..N-1.
+        """
+        index = row_numbers(rows, len(self))
+        relaxed = {modality: values[index] for modality, values in self.relaxed.items()}
+        return CodedItems(self.image.take(index), self.text.take(index), self.labels[index], relaxed)
+
+
+MIDDLE = 64
+"""Code length of the tables and figures that show only one."""
+
+
+def length_near(lengths: Iterable[int], wanted: int = MIDDLE) -> int:
+    """The length nearest to `wanted`; the shorter of two that are equally near.
+
+    Example:
+        >>> length_near((16, 32, 64, 128)), length_near((8, 24, 40))
+        (64, 40)
+    """
+    return min(lengths, key=lambda bits: (abs(bits - wanted), bits))

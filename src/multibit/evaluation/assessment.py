@@ -1,0 +1,169 @@
+"""All measurements of one model as one value, which tables, figures and pages read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from multibit.arrays import FloatArray
+from multibit.codes import DIRECTIONS, CodedItems, Codes, Modality, hamming_distances
+from multibit.codes.items import Direction, length_near
+from multibit.errors import DataError
+from multibit.evaluation.agreement import (
+    LengthAgreement,
+    Quantization,
+    cross_length_agreement,
+    quantization,
+    ranks,
+)
+from multibit.evaluation.cost import Cost
+from multibit.evaluation.health import CodeHealth
+from multibit.evaluation.metric import MAP
+from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
+from multibit.evaluation.ranking import Anchor, Key, Rankings
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.strata import Stratum, no_shared_label
+from multibit.relation import RelationTeacher
+from multibit.table import counted
+
+SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
+COUNTED_QUERIES, MOST_SHARED = 200, 3  # of the figure of distances by shared labels; 3 means 3 or more
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """All measurements of one model on one split.
+
+    Attributes:
+        name: for tables. facts: about the run, by name. lengths: measured code lengths.
+        evaluations: one per protocol, the whole database first.
+        agreement: direction -> agreement of all pairs of lengths. quantization: by direction and length.
+        health: modality -> statistics of the bits in the database. cost: of serving.
+        strata: direction -> the two strata without shared labels; empty without the label-name evaluator.
+        precision: by direction and length, (n,) mean precision at ranks 1..n.
+        displacement: (2, points) normalised rank at the shortest length, and its change at the longest, of a sample.
+        shared: number of shared labels -> (B + 1,) share of image-to-text pairs at each distance.
+        teacher: the relation teacher of the training. blocks: bits of each scale.
+        warnings: reasons to doubt the numbers, one sentence each.
+    """
+
+    name: str
+    facts: dict[str, str]
+    lengths: tuple[int, ...]
+    evaluations: list[Evaluation]
+    agreement: dict[Direction, list[LengthAgreement]]
+    quantization: dict[Key, Quantization]
+    health: dict[Modality, CodeHealth]
+    cost: Cost
+    strata: dict[Direction, tuple[Stratum, Stratum]]
+    precision: dict[Key, FloatArray]
+    displacement: FloatArray
+    shared: dict[int, FloatArray]
+    teacher: RelationTeacher
+    blocks: tuple[int, ...]
+    warnings: list[str]
+
+
+def assess(
+    rankings: Sequence[Rankings],
+    evaluations: Sequence[Evaluation],
+    *,
+    teacher: RelationTeacher,
+    blocks: Sequence[int],
+    references: Sequence[GradedRelevance],
+    health: Mapping[Modality, CodeHealth],
+    cost: Cost,
+    anchors: Sequence[Anchor] | None = None,
+    facts: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
+) -> Assessment:
+    """Complete the measurements of evaluated rankings.
+
+    Args:
+        rankings: one per protocol, the whole database first, with relaxed values. evaluations: of the rankings.
+        teacher: the relation teacher of the training. blocks: bits of each scale.
+        references: graded relevances; a normalised one also gives the strata without shared labels.
+        health: statistics of the bits of the database. cost: of serving.
+        anchors: first rows of the run that shares its candidates with all pools, by protocol; this run when None.
+        facts: about the run. warnings: from earlier steps.
+    """
+    whole, complete = rankings[0], []
+    for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
+        anchor = None if anchors is None else anchors[number]
+        complete.append(add_resolution(add_asymmetric(evaluation, each), each, references, anchor))
+    query, database, lengths = whole.query, whole.database, whole.lengths
+    return Assessment(
+        name=complete[0].name,
+        facts=dict(facts or {}),
+        lengths=lengths,
+        evaluations=complete,
+        agreement={d: cross_length_agreement(*_sides(whole, d), lengths) for d in DIRECTIONS if len(lengths) > 1},
+        quantization={key: quantization(query, database, *key) for key in whole},
+        health=dict(health),
+        cost=cost,
+        strata=_strata(whole, references, teacher),
+        precision={key: ranking.first.precision for key, ranking in whole.items()},
+        displacement=_displacement(query.image, database.text, lengths),
+        shared=_distances_by_shared_labels(query, database),
+        teacher=teacher,
+        blocks=tuple(blocks),
+        warnings=[*warnings, *suspicions(complete[0])],
+    )
+
+
+def _sides(rankings: Rankings, direction: Direction) -> tuple[Codes, Codes]:
+    asked, searched = DIRECTIONS[direction]
+    return rankings.query.codes(asked), rankings.database.codes(searched)
+
+
+def _strata(
+    rankings: Rankings, references: Sequence[GradedRelevance], teacher: RelationTeacher
+) -> dict[Direction, tuple[Stratum, Stratum]]:
+    """Strata of each direction, under the first reference that relates items without a shared label."""
+    graded = next((each for each in references if each.normalized), None)
+    if graded is None:
+        return {}
+    labels = rankings.query.labels, rankings.database.labels
+    sides = [_sides(rankings, direction) for direction in DIRECTIONS]
+    try:
+        found = no_shared_label(sides, *labels, graded, teacher.graph.weights, length_near(rankings.lengths))
+    except DataError:  # every pair shares a label
+        return {}
+    return dict(zip(DIRECTIONS, found, strict=True))
+
+
+def _displacement(query: Codes, database: Codes, lengths: Sequence[int]) -> FloatArray:
+    """Ranks among a sample of items, as in the four-panel figure of the paper."""
+    rng = np.random.default_rng(0)
+    asked = query.take(rng.permutation(len(query))[:SAMPLED_QUERIES])
+    items = database.take(np.sort(rng.permutation(len(database))[:SAMPLED_ITEMS]))
+    before, after = (
+        np.stack([ranks(row) for row in hamming_distances(asked, items, bits)]).ravel() / max(len(items) - 1, 1)
+        for bits in (min(lengths), max(lengths))
+    )
+    return np.stack([before, after - before])
+
+
+def _distances_by_shared_labels(query: CodedItems, database: CodedItems) -> dict[int, FloatArray]:
+    bits = query.image.bits
+    counts = np.zeros((MOST_SHARED + 1, bits + 1), np.int64)
+    labels = database.labels.astype(np.float32)  # a float matrix product is fast, and exact for counts
+    for q in range(min(len(query), COUNTED_QUERIES)):
+        distance = hamming_distances(query.image.take([q]), database.text)[0]
+        shared = np.minimum(labels @ query.labels[q].astype(np.float32), MOST_SHARED).astype(np.int64)
+        counts += np.bincount(shared * (bits + 1) + distance, minlength=counts.size).reshape(counts.shape)
+    return {number: row / row.sum() for number, row in enumerate(counts) if row.any()}
+
+
+def suspicions(evaluation: Evaluation) -> list[str]:
+    """Reasons to doubt the numbers of an evaluation, one sentence each."""
+    found = []
+    gaps = [abs(evaluation.mean(MAP, "i2t", b) - evaluation.mean(MAP, "t2i", b)) for b in evaluation.lengths]
+    if max(gaps) < 1e-9:
+        found.append("Both directions have the same mAP to nine digits: the modalities may be mixed up.")
+    if evaluation.undefined:
+        queries = counted(evaluation.undefined, "query", "queries")
+        found.append(f"Left out of the means: {queries} without any relevant item.")
+    return found

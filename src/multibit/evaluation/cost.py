@@ -1,0 +1,89 @@
+"""Cost of serving: bytes, operations, and times on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from multibit.codes import CodedItems, Codes, Modality
+from multibit.codes.distance import nearest
+
+TIMED = 200  # single calls that are timed
+HITS = 100  # of a timed search
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of single calls: median and 95th percentile."""
+
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a model.
+
+    Attributes:
+        bytes: of the weights. parameters: number of trained values. flops: floating-point operations of coding one
+            image and one text from their features.
+    """
+
+    bytes: int
+    parameters: int
+    flops: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """Cost of serving (Tables `tab:multi-length-cost`, `tab:performance-efficiency-raw`).
+
+    Attributes:
+        payload: length -> bytes of all packed codes of that length, both modalities. nested: bytes of the one stored
+            code that serves all lengths. model: size of the model.
+        encode: modality -> time to code one feature vector. query: length -> time of one exact search for 100 hits.
+    """
+
+    payload: dict[int, int]
+    nested: int
+    model: ModelSize
+    encode: dict[Modality, Times]
+    query: dict[int, Times]
+
+
+def measure_cost(
+    query: Codes,
+    database: CodedItems,
+    lengths: Sequence[int],
+    model: ModelSize,
+    coders: Mapping[Modality, Callable[[], Any]],
+) -> Cost:
+    """Time single searches and the coding of single feature vectors, on one thread.
+
+    Args:
+        query: one code. database: the items to search. lengths: code lengths to search at.
+        model: its size. coders: modality -> function that codes one feature vector.
+    """
+    items, bits = 2 * len(database), database.image.bits
+    return Cost(
+        payload={length: items * -(-length // 8) for length in lengths},
+        nested=items * -(-bits // 8),
+        model=model,
+        encode={modality: _time(work) for modality, work in coders.items()},
+        query={length: _time(partial(nearest, query, database.text, HITS, length, threads=1)) for length in lengths},
+    )
+
+
+def _time(work: Callable[[], Any]) -> Times:
+    work()
+    times = np.empty(TIMED)
+    for i in range(TIMED):
+        start = time.perf_counter()
+        work()
+        times[i] = 1e3 * (time.perf_counter() - start)
+    return Times(float(np.median(times)), float(np.quantile(times, 0.95)))

@@ -1,0 +1,141 @@
+"""Rankings of both directions at all lengths, each computed once and shared by all metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from multibit.arrays import FloatArray, Rows
+from multibit.codes import DIRECTIONS, CodedItems, Codes
+from multibit.codes.distance import nearest
+from multibit.codes.items import Direction
+from multibit.errors import DataError
+from multibit.evaluation.metrics import RankingCounts, count_rankings, pack_labels
+
+POOL = 100  # first ranks that are kept, for NDCG and the candidate pools
+DEPTH = 1_000  # of the precision@N curve
+BLOCK = 64  # queries whose ranks down to the depth are held at once
+
+Key = tuple[Direction, int]
+"""Direction and code length."""
+
+Anchor = Mapping[Key, Rows]
+"""(Q, 100) first rows of each query, by direction and length, of the run that shares its candidates with all pools."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRanks:
+    """The first ranks of a ranking.
+
+    Attributes:
+        rows: (Q, min(100, N)) database rows, nearest first.
+        precision: (min(depth, N),) mean precision of the first 1, 2, ... ranks, over the queries that have a relevant
+            item; NaN where none has.
+    """
+
+    rows: Rows
+    precision: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The database ranked by (distance, row) for every query, in one direction at one length.
+
+    Attributes:
+        query: Q codes. database: N codes. query_labels: (Q, C). database_labels: (N, C).
+        bits: prefix length. depth: last rank of the precision curve.
+    """
+
+    query: Codes
+    database: Codes
+    query_labels: np.ndarray
+    database_labels: np.ndarray
+    bits: int
+    depth: int = DEPTH
+
+    @cached_property
+    def counts(self) -> RankingCounts:
+        """Counts for average precision and the precision-recall curve, computed on first use."""
+        return self.counts_at(None)
+
+    def counts_at(self, cutoff: int | None) -> RankingCounts:
+        """Counts for the first `cutoff` ranks; the whole database when None."""
+        sides = self.query, self.database, self.query_labels, self.database_labels
+        return count_rankings(*sides, self.bits, cutoff)
+
+    @cached_property
+    def first(self) -> FirstRanks:
+        """The first ranks of every query, computed on first use."""
+        asked = pack_labels(self.query_labels, len(self.query), "query")
+        searched = pack_labels(self.database_labels, len(self.database), "database")
+        columns = min(max(self.depth, POOL), len(self.database))
+        rows = np.empty((len(self.query), min(POOL, columns)), np.int64)
+        hits, defined = np.zeros(columns), 0
+        for start in range(0, len(self.query), BLOCK):
+            block = np.arange(start, min(start + BLOCK, len(self.query)))
+            found = nearest(self.query.take(block), self.database, columns, self.bits).rows  # (b, columns)
+            rows[block] = found[:, :POOL]
+            for q, ranked in zip(block, found, strict=True):
+                relevant = np.any(searched & asked[:, q : q + 1], axis=0)
+                if relevant.any():
+                    hits += np.cumsum(relevant[ranked])
+                    defined += 1
+        precision = hits / (defined * np.arange(1, columns + 1)) if defined else np.full(columns, np.nan)
+        return FirstRanks(rows, precision[: self.depth])
+
+
+class Rankings(Mapping[Key, Ranking]):
+    """The rankings of one query set and one database: both directions, all lengths.
+
+    Args:
+        query, database: coded items, with codes at least as long as the longest length. lengths: prefix lengths.
+        depth: last rank of the precision curves.
+
+    Raises:
+        DataError: an empty side, no length, or codes shorter than a length.
+
+    Example:
+        >>> items = CodedItems.binarize({"image": [[1, -1], [1, 1]], "text": [[1, -1], [-1, 1]]}, [[1, 0], [0, 1]])
+        >>> rankings = Rankings(items, items, lengths=(1, 2))
+        >>> list(rankings)
+        [('i2t', 1), ('i2t', 2), ('t2i', 1), ('t2i', 2)]
+        >>> rankings["t2i", 2].first.rows
+        array([[0, 1],
+               [1, 0]])
+    """
+
+    def __init__(self, query: CodedItems, database: CodedItems, lengths: Sequence[int], *, depth: int = DEPTH) -> None:
+        if not len(query) or not len(database):
+            raise DataError(
+                f"{len(query)} queries and {len(database)} database items: need at least 1 of each.",
+                field="database" if len(query) else "query",
+            )
+        if not lengths:
+            raise DataError("need at least 1 code length.", option="lengths")
+        self.query, self.database, self.lengths = query, database, tuple(lengths)
+        labels = query.labels, database.labels
+        self._rankings: dict[Key, Ranking] = {
+            (direction, bits): Ranking(query.codes(asked), database.codes(searched), *labels, bits, depth)
+            for direction, (asked, searched) in DIRECTIONS.items()
+            for bits in lengths
+        }
+        for side in (query, database):
+            side.image.check_length(max(lengths))
+            side.text.check_length(max(lengths))
+
+    def __getitem__(self, key: Key) -> Ranking:
+        return self._rankings[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._rankings)
+
+    def __len__(self) -> int:
+        return len(self._rankings)
+
+    @property
+    def anchor(self) -> Anchor:
+        """First rows of every ranking, for the candidate pools of other runs."""
+        return {key: ranking.first.rows for key, ranking in self.items()}

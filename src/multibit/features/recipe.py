@@ -1,0 +1,86 @@
+"""How features were made: what has to be equal for two vectors to be comparable."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from multibit.errors import MismatchError
+
+
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """How the features of one modality were made.
+
+    Attributes:
+        name: of the encoder. weights: hash of the weights, "" where it is unknown.
+        dimension: length of a feature vector.
+        preprocessing: what was done to the input, human-readable.
+        dtype: of network and features, float32 or float16.
+        prompt: of a text encoder; `{}` in it is replaced by the text.
+        text_limit: number of tokens that a text encoder reads, None without a limit; recorded, not compared.
+        source: hub name or folder that the encoder was loaded from, "" for a package; recorded, not compared.
+        versions: of the libraries; recorded, not compared.
+    """
+
+    name: str
+    weights: str
+    dimension: int
+    preprocessing: str
+    versions: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
+    dtype: str = "float32"
+    prompt: str = "{}"
+    text_limit: int | None = field(default=None, compare=False)
+    source: str = field(default="", compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the features of both modalities were made; two recipes are equal when their features are comparable."""
+
+    image: EncoderRecipe
+    text: EncoderRecipe
+
+    @classmethod
+    def ready_made(cls, name: str, image_dimension: int, text_dimension: int) -> Recipe:
+        """The recipe of features that were made elsewhere, of which only a name is known."""
+        return cls(*(EncoderRecipe(name, "", size, "unknown") for size in (image_dimension, text_dimension)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"image": self.image.to_dict(), "text": self.text.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        """Inverse of `to_dict`."""
+        return cls(EncoderRecipe(**values["image"]), EncoderRecipe(**values["text"]))
+
+    def difference(self, other: Recipe) -> tuple[str, str, Any, Any] | None:
+        """The first difference from another recipe: modality, key, value here, value there."""
+        for modality in ("image", "text"):
+            mine, theirs = getattr(self, modality).to_dict(), getattr(other, modality).to_dict()
+            for key in ("name", "weights", "dimension", "preprocessing", "dtype", "prompt"):
+                if mine[key] != theirs[key]:
+                    return modality, key, mine[key], theirs[key]
+        return None
+
+    def require(self, other: Recipe, whose: str) -> None:
+        """Refuse features of another recipe.
+
+        Args:
+            other: recipe of the features. whose: their owner in the plural for the message, such as "the queries".
+
+        Raises:
+            MismatchError: the recipes differ; names the first difference.
+        """
+        if difference := self.difference(other):
+            modality, key, mine, theirs = difference
+            raise MismatchError(
+                f"{whose} have {key} {theirs!r}, the model was trained on {mine!r}.",
+                field=f"{modality} features",
+                hint="Encode the items with the model's encoders.",
+            )

@@ -1,0 +1,97 @@
+"""Shards of a feature store: the features of some items in one file, written once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.arrays import IntArray
+from multibit.files import read_arrays, write_arrays
+
+KIND, VERSION = "feature shard", 2
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Features of n consecutive items.
+
+    Attributes:
+        image: (n, d_i) float32 or float16. text: (t, d_t), the texts of the items in order.
+        counts: (n,) int64, number of texts of each item.
+        skipped: (id, reason) of items of this shard that could not be encoded.
+        truncated: number of texts that are longer than the encoder reads.
+    """
+
+    image: NDArray[Any]
+    text: NDArray[Any]
+    counts: IntArray
+    skipped: tuple[tuple[str, str], ...] = ()
+    truncated: int = 0
+
+    def write(self, folder: Path, number: int) -> None:
+        """Write in one step: the file is complete or absent."""
+        arrays = {"image": self.image, "text": self.text, "counts": self.counts}
+        header = {"skipped": self.skipped, "truncated": self.truncated}
+        write_arrays(shard_path(folder, number), arrays, header, kind=KIND, version=VERSION)
+
+    @classmethod
+    def read(cls, path: Path, *, verify: bool = True) -> Shard:
+        """Map a shard into memory. `verify` compares its checksum, which reads the whole file.
+
+        Raises:
+            FormatError: missing, corrupt or truncated, or newer than this version.
+        """
+        arrays, header = read_arrays(path, kind=KIND, version=VERSION, verify=verify)
+        skipped = tuple((name, reason) for name, reason in header["skipped"])
+        return cls(arrays["image"], arrays["text"], arrays["counts"], skipped, header["truncated"])
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """File of the shard with this number."""
+    return folder / f"shard-{number:05d}.safetensors"
+
+
+class ShardedRows:
+    """A matrix whose rows are in several shards; indexed by rows like an array, and read only where it is indexed.
+
+    Args:
+        paths: of the shards. name: of their array. ends: (shards,) number of rows up to the end of each.
+    """
+
+    ndim = 2
+
+    def __init__(self, paths: Sequence[Path], name: str, ends: IntArray) -> None:
+        self._paths, self._name, self._ends = paths, name, ends
+        first = self._part(0)
+        self.dtype = first.dtype
+        self.shape = int(ends[-1]), first.shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        index = np.arange(len(self))[rows]
+        flat = np.atleast_1d(index)
+        shards = np.searchsorted(self._ends, flat, side="right")
+        order = np.argsort(shards, kind="stable")
+        found = np.empty((len(flat), self.shape[1]), self.dtype)
+        for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            if len(positions):
+                part = self._part(number := int(shards[positions[0]]))
+                found[positions] = part[flat[positions] - self._ends[number] + len(part)]
+        return found if index.ndim else found[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """All rows, one shard at a time."""
+        return (self._part(number) for number in range(len(self._paths)))
+
+    def _part(self, number: int) -> NDArray[Any]:
+        return read_arrays(self._paths[number], kind=KIND, version=VERSION, verify=False)[0][self._name]

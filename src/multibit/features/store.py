@@ -1,0 +1,311 @@
+"""Feature stores: the feature vectors of a data set with the recipe that made them.
+
+A store is a folder: shards with the vectors, the items in `items-*.parquet` (a manifest that any tool can read), and
+`store.json`, written last, which lists these files with their checksums. Adding items adds shards and replaces
+`store.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.arrays import IntArray, Rows, as_float32, check_offsets, row_numbers
+from multibit.data.dataset import PairedDataset
+from multibit.data.manifest import read_manifest
+from multibit.errors import DataError, FormatError
+from multibit.features.pairs import Pairs
+from multibit.features.recipe import Recipe
+from multibit.features.shards import Shard, ShardedRows, shard_path
+from multibit.files import checksum_file, fingerprint, read_json, read_npz, replacing, write_json
+
+KIND, VERSION = "feature store", 2
+SHARD = 512
+"""Items per shard: the most that a killed extraction loses."""
+HEADER = ("recipe", "label_names", "shards", "items", "checksums")
+"""Fields of `store.json`."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStore:
+    """Feature vectors of a data set.
+
+    Attributes:
+        dataset: the items, row for row.
+        image: (N, d_i) float32 or float16, in memory or in shards on disk. text: (T, d_t), T >= N.
+        offsets: (N+1,) int64, the texts of item i are in rows offsets[i] to offsets[i+1] - 1.
+        recipe: how the features were made.
+        skipped: (id, reason) of each item that could not be encoded.
+        truncated: number of texts that are longer than the encoder reads.
+        source: folder or file that the store was opened from.
+
+    Raises:
+        DataError: features of another shape or type, or row counts that do not match the data set.
+
+    Example:
+        >>> data = PairedDataset(("a", "b"), (None, None), (("a cat",), ("a dog",)), [[1, 0], [0, 1]], ("cat", "dog"))
+        >>> image, text = np.eye(2, 4, dtype=np.float32), np.eye(2, 3, dtype=np.float32)
+        >>> store = FeatureStore(data, image, text, np.arange(3), Recipe.ready_made("mine", 4, 3))
+        >>> store, store.take([1])
+        (FeatureStore(2 items, 4-d image, 3-d text), Pairs(1 items, 4-d image, 3-d text, 2 labels))
+    """
+
+    dataset: PairedDataset
+    image: NDArray[Any] | ShardedRows
+    text: NDArray[Any] | ShardedRows
+    offsets: IntArray
+    recipe: Recipe
+    skipped: tuple[tuple[str, str], ...] = ()
+    truncated: int = 0
+    source: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("image", "text"):
+            array = getattr(self, name)
+            if array.ndim != 2 or array.shape[1] < 1 or array.dtype.kind != "f":
+                raise DataError(
+                    f"need a matrix of floats, got {array.dtype} of shape {array.shape}.", field=f"{name} features"
+                )
+        if len(self.image) != len(self.dataset):
+            raise DataError(f"{len(self.image)} rows for {len(self.dataset)} items.", field="image features")
+        check_offsets(self.offsets, len(self.dataset), len(self.text))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.image.shape[1]}-d image, {self.text.shape[1]}-d text"
+        return f"FeatureStore({len(self):,} items, {sizes})"
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of data and features: the identity of the input of a run."""
+        return fingerprint(self.dataset.fingerprint(), self.image, self.text, self.offsets)
+
+    def require_finite(self, block: int = 16_384) -> None:
+        """Check every value, `block` rows at a time.
+
+        Raises:
+            DataError: a value that is not finite or that float32 cannot represent; with file, row and column.
+        """
+        for array, name in ((self.image, "image features"), (self.text, "text features")):
+            for start in range(0, len(array), block):
+                part = np.asarray(array[start : start + block])
+                self._as_float32(part, name, np.arange(start, start + len(part)))
+
+    def take(self, rows: ArrayLike) -> Pairs:
+        """Features and labels of some rows, in the order given, or of those where a mask is true; float32 in memory.
+
+        Raises:
+            DataError: rows that are not integers or do not exist; a value among them that is not finite or that
+                float32 cannot represent, with file, row and column.
+        """
+        index = row_numbers(rows, len(self))
+        counts = np.diff(self.offsets)[index]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        text_rows = np.repeat(self.offsets[index], counts) + within
+        image = self._as_float32(self.image[index], "image features", index)
+        text = self._as_float32(self.text[text_rows], "text features", text_rows)
+        return Pairs(image, text, offsets.astype(np.int64), self.dataset.labels[index])
+
+    def _as_float32(self, array: NDArray[Any], name: str, rows: Rows) -> NDArray[np.float32]:
+        try:
+            return as_float32(array, name, rows)
+        except DataError as error:
+            raise (error.within(self.source) if self.source else error) from None
+
+    def save(self, folder: Path | str) -> None:
+        """Write to a new folder, in one step.
+
+        Raises:
+            DataError: the folder exists already.
+        """
+        folder = Path(folder)
+        if folder.exists():
+            raise DataError("exists already.", file=folder, hint="Choose another folder or delete it first.")
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            for number, start in enumerate(range(0, len(self), SHARD)):
+                ends = self.offsets[start : start + SHARD + 1]
+                image, text = self.image[start : start + SHARD], self.text[ends[0] : ends[-1]]
+                remarks = (self.skipped, self.truncated) if number == 0 else ((), 0)
+                Shard(image, text, np.diff(ends), *remarks).write(temporary, number)
+            write_header(temporary, self.dataset, self.recipe, number + 1)
+
+    @classmethod
+    def open(cls, path: Path | str) -> FeatureStore:
+        """Open a feature store folder, or a ready `.npz` file (see `from_npz`).
+
+        Raises:
+            FormatError: corrupt or truncated, newer than this version, or another kind of folder. DataError: its arrays
+                do not match.
+        """
+        path = Path(path)
+        if path.suffix == ".npz":
+            return cls.from_npz(path)
+        if path.is_file():
+            raise DataError(
+                "contains no features.", file=path, hint="Give the folder of a feature store, or an .npz file."
+            )
+        header = read_header(path)
+        for name, digits in header["checksums"].items():
+            if not (path / name).is_file() or checksum_file(path / name) != digits:
+                raise FormatError(
+                    "is missing, corrupt or truncated.", file=path / name, hint="Extract the features again."
+                )
+        dataset = read_manifest(path / header["items"], label_names=header["label_names"])
+        paths = [shard_path(path, number) for number in range(header["shards"])]
+        counts: list[IntArray] = []
+        reasons: dict[str, str] = {}
+        truncated = 0
+        for each in paths:  # one at a time: an open shard holds a file descriptor
+            shard = Shard.read(each, verify=False)
+            counts.append(np.array(shard.counts))
+            reasons.update(shard.skipped)
+            truncated += shard.truncated
+        encoded = set(dataset.ids) if reasons else set()  # what was skipped once may have been encoded later
+        return cls(
+            dataset,
+            ShardedRows(paths, "image", np.cumsum([len(each) for each in counts])),
+            ShardedRows(paths, "text", np.cumsum([each.sum() for each in counts])),
+            np.concatenate([[0], *counts]).cumsum(),
+            Recipe.from_dict(header["recipe"]),
+            tuple(pair for pair in reasons.items() if pair[0] not in encoded),
+            truncated,
+            path,
+        )
+
+    @classmethod
+    def from_npz(cls, path: Path | str) -> FeatureStore:
+        """Read ready features and labels from one `.npz` file.
+
+        Keys: `image` (N, d_i), `text` (N, d_t) or (T, d_t) with `text_offsets` (N+1,), `labels` (N, C) 0/1; optional
+        `ids` (N,), `label_names` (C,), `texts` (N,) and `recipe` (a name for how the features were made).
+
+        Raises:
+            DataError: unreadable, a key missing, or shapes that do not match.
+        """
+        path = Path(path)
+        arrays = read_npz(path)
+        missing = [name for name in ("image", "text", "labels") if name not in arrays]
+        if missing:
+            found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise DataError(
+                f"no such array; found {found or 'none'}.",
+                file=path,
+                field=", ".join(missing),
+                hint="Needed: image, text, labels.",
+            )
+        try:
+            return cls._of_arrays(arrays, path)
+        except DataError as error:
+            raise error.within(path) from None
+
+    @classmethod
+    def _of_arrays(cls, arrays: dict[str, NDArray[Any]], path: Path) -> FeatureStore:
+        for name in ("image", "text", "labels"):
+            if arrays[name].ndim != 2:
+                raise DataError(f"need a matrix, got an array of shape {arrays[name].shape}.", field=name)
+        count, columns = arrays["labels"].shape
+        ids = read_names(arrays, "ids", [str(row) for row in range(count)])
+        if len(ids) != count:
+            raise DataError(f"{len(ids)} ids for {count} rows of labels; the counts must be equal.", field="ids")
+        names = read_names(arrays, "label_names", [f"label {column}" for column in range(columns)])
+        texts = tuple((text,) for text in read_names(arrays, "texts", [""] * count))
+        image, text = arrays["image"], arrays["text"]
+        if "text_offsets" not in arrays and len(text) != count:
+            raise DataError(
+                f"{len(text)} rows for {count} items.",
+                field="text",
+                hint="Add the array text_offsets if an item has several texts.",
+            )
+        return cls(
+            PairedDataset(ids, (None,) * count, texts, arrays["labels"], names),
+            image,
+            text,
+            arrays.get("text_offsets", np.arange(len(text) + 1)),
+            Recipe.ready_made(str(arrays.get("recipe", "ready-made")), image.shape[1], text.shape[1]),
+            source=path,
+        )
+
+
+def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: int) -> None:
+    """Complete a store whose shards are written: write the items, then `store.json`.
+
+    Args:
+        folder: with the shards 0 to `shards` - 1. dataset: the items in them, in order. recipe: of their features.
+    """
+    rows = {
+        "id": dataset.ids,
+        "image": [None if path is None else str(path.absolute()) for path in dataset.images],
+        "texts": dataset.texts,
+        "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
+    }
+    items = folder / f"items-{shards:05d}.parquet"  # a new name: the old store stays valid until the last step
+    with replacing(items) as temporary:
+        table = pyarrow.table({name: list(column) for name, column in rows.items()})
+        pyarrow.parquet.write_table(table, temporary)
+    files = [*(shard_path(folder, number) for number in range(shards)), items]
+    header = {
+        "recipe": recipe.to_dict(),
+        "label_names": list(dataset.label_names),
+        "shards": shards,
+        "items": items.name,
+        "checksums": {file.name: checksum_file(file) for file in files},
+    }
+    write_json(folder / "store.json", header, kind=KIND, version=VERSION)
+    for other in folder.glob("items-*.parquet"):
+        if other != items:
+            other.unlink()
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Content of `store.json`.
+
+    Raises:
+        FormatError: missing, unfinished, corrupt or truncated, or of another version.
+    """
+    path = folder / "store.json"
+    if (folder / "plan.json").exists() and not path.exists():
+        raise FormatError(
+            "its extraction is not finished.", file=folder, hint="Run the same extraction again to resume it."
+        )
+    header = read_json(path, kind=KIND, version=VERSION)
+    if int(header["version"]) < VERSION:
+        raise FormatError(
+            f"written in format version {header['version']}, which this multibit no longer reads.",
+            file=path,
+            hint="Extract the features again.",
+        )
+    if missing := [field for field in HEADER if field not in header]:
+        raise FormatError(
+            "is missing, so the file may have been modified.",
+            file=path,
+            field=", ".join(missing),
+            hint="Extract the features again or restore a copy.",
+        )
+    return header
+
+
+def read_names(arrays: Mapping[str, NDArray[Any]], key: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names stored as text, as UTF-8 bytes, or as numbers.
+
+    Raises:
+        DataError: not one value per row, or bytes that are not UTF-8.
+    """
+    if key not in arrays:
+        return tuple(default)
+    array = arrays[key]
+    if array.ndim != 1:
+        raise DataError(f"need one value per row, got an array of shape {array.shape}.", field=key)
+    try:
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array.tolist())
+    except UnicodeDecodeError as error:
+        raise DataError(f"a name is not UTF-8 ({error}).", field=key) from None

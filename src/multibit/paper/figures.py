@@ -1,0 +1,185 @@
+"""The paper's figures: each is measured by a reproduction first, and then drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL.Image import Image
+
+from multibit.arrays import FloatArray
+from multibit.codes.distance import nearest
+from multibit.codes.items import DIRECTIONS, Direction, length_near
+from multibit.errors import DataError
+from multibit.evaluation.metric import MAP
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.hashing.methods import METHODS
+from multibit.paper.accuracy_cells import (
+    CODE_SIZE,
+    GRID_ALPHA,
+    GRID_ETA,
+    MODEL_SIZE,
+    QUERY_TIME,
+    TRAINING,
+    Gains,
+    ap_gains,
+)
+from multibit.paper.cells import Alpha, Eta
+from multibit.paper.ranking_cells import Displacement, displacements
+from multibit.paper.reproduction import Reproduction
+from multibit.paper.tables import TABLES, Outcome, reproduce
+from multibit.report.figures import draw_distributions, draw_panels
+from multibit.report.sheet import Search, draw_sheet
+from multibit.runs import Run
+from multibit.search import Hit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+QUALITATIVE_BITS, QUALITATIVE_HITS = 16, 6
+QUALITATIVE_METHODS = ("baseline", "multibit")
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper.
+
+    Attributes:
+        name: on the command line and of its files. label: of the figure in the paper's source.
+        measure: reproduction, seed -> what it shows. draw: draws what was measured.
+    """
+
+    name: str
+    label: str
+    measure: Callable[[Reproduction, int], Any]
+    draw: Callable[[Any], Figure | Image]
+
+
+def draw_stability(panels: Sequence[Displacement]) -> Figure:
+    """Rank shifts between the shortest and the longest code."""
+    figure, drawn = draw_panels([str(panel.design) for panel in panels])
+    for axes, panel in zip(drawn, panels, strict=True):
+        axes.axvspan(0, 0.2, color="0.9", zorder=0)
+        for number, (x, y) in enumerate(zip(panel.rank, panel.moved, strict=True)):
+            axes.plot(x, y, ".", markersize=2, color=str(0.15 * number), zorder=1)
+        _contours(axes, panel.rank.ravel(), panel.moved.ravel())
+        axes.axhline(0, color="#0b3c5d", linewidth=0.8)
+        change = np.abs(panel.moved).mean()
+        text = f"tau-b {panel.tau.mean():.3f} ± {panel.tau.std():.3f}, mean |change| {change:.3f}"
+        axes.text(0.98, 0.95, text, transform=axes.transAxes, ha="right", fontsize=8)
+        short, long = panel.lengths
+        axes.set(xlabel=f"normalised rank at {short} bits", ylabel=f"change at {long} bits", ylim=(-1, 1))
+    return figure
+
+
+def _contours(axes: Axes, x: FloatArray, y: FloatArray) -> None:
+    density, at_x, at_y = np.histogram2d(x, y, bins=24, range=((0, 1), (-1, 1)))
+    middle = [(edges[1:] + edges[:-1]) / 2 for edges in (at_x, at_y)]
+    if density.max() > 1:
+        axes.contour(*middle, density.T, levels=4, colors="#d95f02", linewidths=0.9)
+
+
+def draw_gains(gains: Gains) -> Figure:
+    """Cumulative distribution of the AP differences."""
+    figure, (axes,) = draw_panels([f"AP of the full model minus the other design, {gains.bits} bits"])
+    differences = {
+        f"{design}: {100 * (values > 0).mean():.1f} % improved": values for design, values in gains.by_design.items()
+    }
+    draw_distributions(axes, differences, "difference (points)")
+    return figure
+
+
+def draw_sensitivity(outcome: Outcome) -> Figure:
+    """Validation mean mAP over alpha and eta, with a star at the best."""
+    grid = np.array([[outcome.cells[Eta(eta), Alpha(alpha)].item() for alpha in GRID_ALPHA] for eta in GRID_ETA])
+    figure, (axes,) = draw_panels([f"Validation mean mAP (%) at {outcome.bits} bits"])
+    image = axes.imshow(grid, cmap="Greys", origin="lower", aspect="auto")
+    middle = (grid.max() + grid.min()) / 2
+    for (i, j), value in np.ndenumerate(grid):
+        color = "white" if value > middle else "black"
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
+    i, j = np.unravel_index(grid.argmax(), grid.shape)
+    axes.plot(j, i + 0.3, "*", color="#d95f02", markersize=11)
+    axes.set_xticks(range(len(GRID_ALPHA)), [str(alpha) for alpha in GRID_ALPHA])
+    axes.set_yticks(range(len(GRID_ETA)), [str(eta) for eta in GRID_ETA])
+    axes.grid(False)
+    axes.set(xlabel="alpha", ylabel="eta")
+    figure.colorbar(image, ax=axes)
+    return figure
+
+
+def draw_cost(outcome: Outcome) -> Figure:
+    """The cost of serving all lengths: a panel per kind of cost, a bar per design."""
+    costs = {
+        TRAINING: "training time (h)",
+        QUERY_TIME: f"query time at {outcome.bits} bits (ms)",
+        MODEL_SIZE: "weights (MB)",
+        CODE_SIZE: "codes (MiB)",
+    }
+    rows = outcome.cells.rows[::-1]
+    figure, panels = draw_panels(list(costs.values()))
+    for axes, column in zip(panels, costs, strict=True):
+        values = [outcome.cells[row, column].item() for row in rows]
+        bars = axes.barh(list(map(str, rows)), values, color="0.65", edgecolor="black")
+        axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
+        axes.margins(x=0.2)
+    return figure
+
+
+def qualitative_searches(r: Reproduction, seed: int) -> list[Search]:
+    """For each direction the query where the full model gains most over the baseline, with the first hits of both.
+
+    Raises:
+        DataError: the dataset has no image files.
+    """
+    data, bits = r.store.dataset, length_near(r.config.lengths, QUALITATIVE_BITS)
+    if not any(image is not None and image.is_file() for image in data.images):
+        raise DataError("the dataset has no image files, but they are needed.", field="images")
+    searches = []
+    for direction in DIRECTIONS:
+        baseline, full = (r.evaluation(method, seed).of(MAP, direction, bits) for method in QUALITATIVE_METHODS)
+        best = int(np.nanargmax(full - baseline))
+        searches += [_search(r, r.run(method, seed), method, direction, best, bits) for method in QUALITATIVE_METHODS]
+    return searches
+
+
+def _search(r: Reproduction, run: Run, method: str, direction: Direction, query: int, bits: int) -> Search:
+    """The first hits of one query, with their graded relevance in the payload."""
+    data, (asked, searched) = r.store.dataset, DIRECTIONS[direction]
+    row, database = int(r.split.query[query]), r.split.database
+    codes = r.codes(run, "query").codes(asked).take([query])
+    found = nearest(codes, r.codes(run, "database").codes(searched), QUALITATIVE_HITS, bits)
+    items = [int(database[hit]) for hit in found.rows[0]]
+    relevance = GradedRelevance.idf(data.labels[database]).scores(data.labels[row : row + 1], data.labels[items])[0]
+    hits = [
+        Hit(rank, data.ids[item], int(distance), bits, {**data.describe(item), "relevance": float(grade)})
+        for rank, (item, distance, grade) in enumerate(zip(items, found.distances[0], relevance, strict=True), start=1)
+    ]
+    title = f"{direction}, {METHODS[method].title}: {data.texts[row][0] if asked == 'text' else data.ids[row]}"
+    image = data.images[row] if asked == "image" else None
+    return Search(title, frozenset(data.label_names_of(row)), image, {bits: hits}, searched)
+
+
+def _of_table(name: str, r: Reproduction, seed: int) -> Outcome:
+    return reproduce(TABLES[name], r, [seed])
+
+
+FIGURES: dict[str, PaperFigure] = {
+    figure.name: figure
+    for figure in (
+        PaperFigure("cross-length-stability", "fig:cross-length-stability", displacements, draw_stability),
+        PaperFigure("query-level-gain", "fig:query-level-gain", ap_gains, draw_gains),
+        PaperFigure(
+            "parameter-sensitivity", "fig:parameter-sensitivity", partial(_of_table, "sensitivity"), draw_sensitivity
+        ),
+        PaperFigure(
+            "deployment-cost", "fig:performance-efficiency", partial(_of_table, "multi-length-cost"), draw_cost
+        ),
+        PaperFigure("qualitative-retrieval", "fig:qualitative-retrieval", qualitative_searches, draw_sheet),
+    )
+}
+"""Name -> figure."""

@@ -1,0 +1,247 @@
+"""The output folder of a reproduction: tables, figures, and a summary as markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL.Image import Image
+from rich.console import Console
+
+from multibit.arrays import Labels, as_labels
+from multibit.config import Config
+from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
+from multibit.features.store import FeatureStore
+from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, write_json
+from multibit.paper.figures import FIGURES, PaperFigure
+from multibit.paper.reproduction import Reproduction, Subject
+from multibit.paper.tables import TABLES, Outcome, reproduce
+from multibit.report.page import DPI, missing_for_figures
+from multibit.table import Table, write_table
+
+SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
+QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
+QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
+METHOD = (
+    "teacher", "allocation", "aligned", "alignment", "standard_weight", "binary_weight", "within_weight",
+    "consistency_weight",
+)  # fmt: skip
+"""Settings by which the methods of the paper differ."""
+
+
+def choose(names: Sequence[str], *, quick: bool) -> list[str]:
+    """The tables and figures to make: the named ones, or all.
+
+    Args:
+        names: of tables and figures; all when empty. quick: without those that need many trainings.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    everything = [*TABLES, *FIGURES]
+    for name in names:
+        if name not in everything:
+            raise ConfigError(f"unknown name {name!r}; choose from {', '.join(everything)}.", option="names")
+    return list(dict.fromkeys(names)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
+
+
+def require_plan(config: Config, seeds: Sequence[int]) -> None:
+    """Refuse settings and seeds that no reproduction can use, before anything is extracted or trained.
+
+    Raises:
+        ConfigError: no seed, a repeated one, or one out of range; or a setting that the tables vary themselves.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        found = ", ".join(map(str, seeds)) or "none"
+        raise ConfigError(f"need one or more different seeds, got {found}.", option="seeds")
+    for seed in seeds:
+        config.override({"seed": seed})
+    for name in METHOD:
+        value, papers = getattr(config, name), getattr(Config(), name)
+        if value != papers:
+            raise ConfigError(
+                f"the tables set it for each method, so it must be {papers} here, got {value}.",
+                field=name,
+                hint="Train and evaluate a method of your own with `multibit train` and `multibit evaluate`.",
+            )
+
+
+def entries_table() -> Table:
+    """The tables and figures that can be made."""
+    rows = [
+        (name, entry.titled(), entry.label, "labels" if entry.labels_only else "features")
+        for name, entry in TABLES.items()
+    ]
+    rows += [(name, "figure", figure.label, "features") for name, figure in FIGURES.items()]
+    return Table("Tables and figures of the paper", ("name", "what", "label in the paper", "needs"), tuple(rows))
+
+
+def reproduce_all(
+    reproduction: Reproduction, names: Sequence[str], seeds: Sequence[int], folder: Path, console: Console
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Make tables and figures, print each table when it is done, and write all to `folder`.
+
+    What the dataset does not allow (no features, label names or images) is left out with the reason. After an
+    interruption call it again: trained runs are reused.
+
+    Args:
+        reproduction: of the dataset. names: of tables and figures. seeds: of the trainings; figures use the first.
+        folder: of the results. console: for the tables and the reasons.
+
+    Returns:
+        The tables that were made, and for what was left out the name and the reason.
+
+    Raises:
+        ConfigError: as `require_plan`. DataError: features that are not finite, or the folder holds tables of other
+            data or settings.
+    """
+    require_plan(reproduction.config, seeds)
+    if reproduction.subject.store is not None:
+        reproduction.subject.store.require_finite()
+    identity = _identity(reproduction, seeds)
+    earlier = _earlier(folder, identity)
+    outcomes: list[Outcome] = []
+    left_out: dict[str, str] = {}
+    for name in names:
+        try:
+            if name in FIGURES:
+                _write_figure(FIGURES[name], reproduction, seeds[0], folder / "figures" / name)
+            else:
+                outcomes.append(reproduce(TABLES[name], reproduction, seeds))
+                table = outcomes[-1].table()
+                console.print(table.rich())
+                write_table(table, folder / "tables" / name)
+        except (DataError, MissingExtraError) as error:
+            left_out[name] = str(error)
+    for reason in dict.fromkeys(left_out.values()):
+        names_of = ", ".join(name for name, why in left_out.items() if why == reason)
+        console.print(f"Left out: {names_of}. {reason}", markup=False)
+    _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
+    return outcomes, left_out
+
+
+def _write_figure(figure: PaperFigure, reproduction: Reproduction, seed: int, path: Path) -> None:
+    """Measure, draw and write a figure as PNG and PDF, or a contact sheet as PNG."""
+    if missing := missing_for_figures():
+        raise missing
+    drawn = figure.draw(figure.measure(reproduction, seed))
+    for ending in ("png",) if isinstance(drawn, Image) else ("png", "pdf"):
+        with replacing(path.with_name(f"{path.name}.{ending}")) as temporary:
+            if isinstance(drawn, Image):
+                drawn.save(temporary, format=ending)
+            else:
+                drawn.savefig(temporary, format=ending, dpi=DPI)
+
+
+def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
+    """What all tables of one folder must share."""
+    store, labels = r.subject.store, r.subject.labels
+    return {
+        "config": r.config.to_dict(),
+        "data": store.fingerprint() if store is not None else fingerprint(labels),
+        "column": r.subject.column,
+        "split": r.split.fingerprint(),
+        "seeds": list(seeds),
+    }
+
+
+def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """The tables that the folder already holds, by name.
+
+    Raises:
+        DataError: they are of other data, settings or seeds. FormatError: corrupt or truncated.
+    """
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    content = read_json(path, kind=KIND, version=VERSION, fields=("tables", *identity))
+    if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
+        raise FormatError("invalid field: tables or config.", file=path, hint="Delete the file; trained runs are kept.")
+    different = [name for name, value in identity.items() if content[name] != value]
+    if different:
+        theirs = content["config"]
+        settings = [f"{k} {theirs.get(k)} there, {v} here" for k, v in identity["config"].items() if theirs.get(k) != v]
+        what = ", ".join(name if name != "config" else f"config ({'; '.join(settings)})" for name in different)
+        raise DataError(
+            f"holds tables of another {what}.", file=folder, option="folder", hint="Choose another `folder`."
+        )
+    tables: dict[str, Any] = content["tables"]
+    return tables
+
+
+def _write_summary(
+    r: Reproduction,
+    outcomes: Sequence[Outcome],
+    left_out: dict[str, str],
+    identity: dict[str, Any],
+    earlier: dict[str, Any],
+    folder: Path,
+) -> None:
+    tables = {**earlier, **{each.entry.name: _plain(each) for each in outcomes}}
+    facts = [
+        f"{len(r.subject.labels):,} items, {r.subject.labels.shape[1]} labels; seeds "
+        f"{', '.join(map(str, identity['seeds']))}; the paper's column: {r.subject.column or 'none'}.",
+        *(f"Left out: {name}. {reason}" for name, reason in left_out.items()),
+    ]
+    pages = [folder / "tables" / f"{name}.md" for name in TABLES if name in tables]
+    made = [each.read_text(encoding="utf-8").strip() for each in pages if each.exists()]
+    with replacing(folder / "reproduction.md") as temporary:
+        temporary.write_text(
+            "\n\n".join(["# The paper's tables, measured here", *facts, *made]) + "\n", encoding="utf-8"
+        )
+    write_json(folder / SUMMARY, {**identity, "left_out": left_out, "tables": tables}, kind=KIND, version=VERSION)
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    """A table as plain values, for JSON; undefined values are null."""
+    cells = [
+        {
+            "row": str(row),
+            "column": str(column),
+            "got": [None if np.isnan(value) else float(value) for value in values],
+            "paper": outcome.printed.get((row, column)),
+        }
+        for (row, column), values in outcome.cells.items()
+    ]
+    return {"label": outcome.entry.label, "cells": cells, "claims": dict(outcome.verdicts)}
+
+
+def open_subject(path: Path, key: str | None, column: str | None) -> Subject:
+    """A feature store, or an `.npz` with features or with labels only.
+
+    Args:
+        path: feature store folder or `.npz`. key: of the labels in an `.npz` without features; "labels" when None.
+        column: name of the dataset in the paper.
+
+    Raises:
+        DataError: unreadable, no such key, or labels other than 0 and 1. ConfigError: a key for a file with features.
+    """
+    arrays = read_npz(path) if path.suffix == ".npz" else {}
+    if path.suffix == ".npz" and not {"image", "text"} <= set(arrays):
+        labels = _labels_of(path, arrays, key or "labels")
+        names = tuple(str(each) for each in arrays.get("label_names", ()))
+        if names and len(names) != labels.shape[1]:
+            raise DataError(f"{len(names)} names for {labels.shape[1]} label columns.", file=path, field="label_names")
+        return Subject(labels, names, None, column)
+    if key is not None:
+        raise ConfigError(
+            f"{path} has features with labels of their own, so there is no array {key!r} to choose.",
+            option="key",
+            hint="Leave it out.",
+        )
+    store = FeatureStore.open(path)
+    return Subject(store.dataset.labels, store.dataset.label_names, store, column)
+
+
+def _labels_of(path: Path, arrays: Arrays, key: str) -> Labels:
+    if key not in arrays:
+        found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        hint = "Name the array of labels: `key`."
+        raise DataError(f"no array {key!r}; found {found or 'none'}.", file=path, hint=hint)
+    try:
+        return as_labels(arrays[key])
+    except DataError as error:
+        error.field = key
+        raise error.within(path) from None

@@ -1,0 +1,262 @@
+"""The runs of the paper's tables: a run per key, trained once, kept and reused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from multibit.arrays import Labels
+from multibit.codes.items import CodedItems
+from multibit.config import Config
+from multibit.data import Split
+from multibit.data.split_files import choose_split
+from multibit.errors import DataError, FormatError, MultibitError
+from multibit.evaluation.protocol import Evaluation, add_resolution, evaluate_rankings
+from multibit.evaluation.ranking import Rankings
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.features.store import FeatureStore
+from multibit.files import checksum_file, fingerprint, read_json, write_json
+from multibit.hashing.encode import encode_store
+from multibit.hashing.methods import find_method
+from multibit.pipeline import PROTOCOLS, label_name_relevance
+from multibit.runs import RUN_FILES, STATE_FILE, Run
+
+T = TypeVar("T")
+Side = Literal["query", "database", "validation", "train", "unseen"]
+SEAL = "seal.json"  # in the folder of a kept run: checksums of its files and the duration of the training
+SEAL_KIND, SEAL_VERSION = "sealed run", 1
+
+
+def _silent(sentence: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The dataset of a reproduction, with features or with labels only.
+
+    Attributes:
+        labels: (N, C) multi-hot. label_names: C names; empty when unknown. store: features; None for labels only.
+        column: name of the dataset in the paper: "mirflickr", "iapr", "coco" or "nuswide"; None for another.
+    """
+
+    labels: Labels
+    label_names: tuple[str, ...]
+    store: FeatureStore | None = None
+    column: str | None = None
+
+
+@dataclass(eq=False)
+class Reproduction:
+    """The runs, codes and evaluations of one dataset; each is made on first use and kept.
+
+    All runs share the split of seed 42. Seeds vary the initial weights and the batches.
+
+    Args:
+        subject: the dataset. folder: of the kept runs. config: settings of the method "multibit".
+        device: for training. say: called with a sentence about what is trained or missing.
+    """
+
+    subject: Subject
+    folder: Path
+    config: Config
+    device: str = "cpu"
+    say: Callable[[str], None] = _silent
+    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def store(self) -> FeatureStore:
+        """The features.
+
+        Raises:
+            DataError: the dataset has labels only.
+        """
+        if self.subject.store is None:
+            raise DataError("the dataset has labels only, but features are needed.", field="features")
+        return self.subject.store
+
+    @cached_property
+    def split(self) -> Split:
+        """The split of all runs: that of the feature file, or the paper's rule with seed 42."""
+        store = self.subject.store
+        if store is None:
+            return Split.usual(len(self.subject.labels))
+        return choose_split(store.dataset.ids, source=store.source)
+
+    @cached_property
+    def idf(self) -> GradedRelevance:
+        """The IDF-weighted evaluator over the database."""
+        return GradedRelevance.idf(self.subject.labels[self.split.database])
+
+    @cached_property
+    def semantic(self) -> GradedRelevance:
+        """The label-name evaluator, by the text encoder of the features or the packaged one.
+
+        Raises:
+            DataError: no label names. MultibitError: the text encoder cannot be loaded.
+        """
+        recipe = self.subject.store.recipe.text if self.subject.store else None
+        return label_name_relevance(recipe, self.subject.label_names)
+
+    @cached_property
+    def references(self) -> dict[str, GradedRelevance]:
+        """The available evaluators, by name; says why one is missing."""
+        found = {"IDF": self.idf}
+        try:
+            found["label names"] = self.semantic
+        except MultibitError as error:
+            self.say(f"No label-name evaluator: {error}")
+        return found
+
+    def run(self, method: str, seed: int, **settings: Any) -> Run:
+        """The trained model of a method that is one model."""
+        return self.runs(method, seed, **settings)[0]
+
+    def runs(self, method: str, seed: int, **settings: Any) -> list[Run]:
+        """The trained models of a method: one for all lengths, or one for each."""
+        found = find_method(method)
+        config = found.config(self.config).override({"seed": seed, **settings})
+        return [self._train(method, each) for each in found.models(config).values()]
+
+    def seconds(self, runs: Iterable[Run]) -> float:
+        """Total duration of their trainings; NaN if one of them was interrupted."""
+        return float(sum(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"] for run in runs))
+
+    def _train(self, method: str, config: Config) -> Run:
+        key = fingerprint(config.changes(), self.store.fingerprint(), self.split.fingerprint(), self.device)
+        return self.remember(("run", key), lambda: self._open_or_train(method, config, self.folder / "runs" / key))
+
+    def _open_or_train(self, method: str, config: Config, folder: Path) -> Run:
+        if (folder / "run.json").exists():
+            if run := self._open(folder, config):
+                return run
+            stale = _free(folder.with_name(f"{folder.name}-stale"))
+            folder.rename(stale)
+            self.say(f"{folder.name} ({method}) changed since it was trained: moved to {stale.name} and trained again.")
+        self.say(f"Training {method}: {_differences(config)}")
+        begun, start = folder.exists(), time.perf_counter()
+        run = Run.create(folder, self.store, self.split, config, device=self.device)
+        _seal(folder, float("nan") if begun else time.perf_counter() - start)
+        return run
+
+    def _open(self, folder: Path, config: Config) -> Run | None:
+        """The kept run; None if it is not what was trained. A run that was stopped just before its seal is sealed."""
+        sealed = (folder / SEAL).exists()
+        try:
+            if sealed and not _intact(folder):
+                return None
+            run = Run.load(folder)
+        except FormatError:
+            return None
+        if run.config != config or run.record.data != self.store.fingerprint():
+            return None
+        if not sealed:
+            (folder / STATE_FILE).unlink(missing_ok=True)
+            _seal(folder, float("nan"))  # the duration is unknown
+        return run
+
+    def serving(self, method: str, seed: int, bits: int, **settings: Any) -> Run:
+        """The model that makes the codes of a length: of separate models, the shortest that is long enough."""
+        runs = self.runs(method, seed, **settings)  # ascending
+        return next(run for run in runs if run.config.code_bits >= bits)
+
+    def codes(self, run: Run, side: Side) -> CodedItems:
+        """The coded items of one part of the split, with their relaxed values."""
+        rows = getattr(self.split, side)
+        return self.remember(
+            ("codes", run.folder, side), lambda: encode_store(run.model, self.store, rows, keep_relaxed=True)
+        )
+
+    def rankings(self, run: Run, side: Side, lengths: Sequence[int]) -> Rankings:
+        """The items of one part of the split, ranked for every query."""
+        key = "rankings", run.folder, side, tuple(lengths)
+        return self.remember(key, lambda: Rankings(self.codes(run, "query"), self.codes(run, side), lengths))
+
+    def evaluation(
+        self,
+        method: str,
+        seed: int,
+        lengths: Sequence[int] | None = None,
+        *,
+        graded: bool = False,
+        protocol: str = "in",
+        **settings: Any,
+    ) -> Evaluation:
+        """Evaluate a method. The first ranks of the method "multibit" are part of its candidate pools.
+
+        Args:
+            method, seed, settings: as in `runs`. lengths: the configured lengths when None.
+            graded: also measure resolution with all references. protocol: a key of `PROTOCOLS`.
+        """
+        measured = tuple(lengths or self.config.lengths)
+        key = ("evaluation", method, seed, measured, graded, protocol, tuple(sorted(settings.items())))
+
+        side: Side = "unseen" if protocol == "out" else "database"
+
+        def measure() -> Evaluation:
+            parts = []
+            for run in self.runs(method, seed, **settings):
+                served = [bits for bits in measured if run is self.serving(method, seed, bits, **settings)]
+                parts.append(self._evaluate(run, served, seed, graded, side, PROTOCOLS[protocol]))
+            return _join(parts, measured)
+
+        return self.remember(key, measure)
+
+    def _evaluate(
+        self, run: Run, lengths: Sequence[int], seed: int, graded: bool, side: Side, protocol: str
+    ) -> Evaluation:
+        rankings = self.rankings(run, side, lengths)
+        measured = evaluate_rankings(rankings, training_labels=self.subject.labels[self.split.train], protocol=protocol)
+        if not graded:
+            return measured
+        anchor = self.rankings(self.run("multibit", seed), side, lengths).anchor
+        return add_resolution(measured, rankings, list(self.references.values()), anchor)
+
+    def remember(self, key: Any, make: Callable[[], T]) -> T:
+        """The result of `make`, which is called once per key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
+
+
+def _join(parts: Sequence[Evaluation], lengths: Sequence[int]) -> Evaluation:
+    """One evaluation from those of models that serve different lengths."""
+    first = parts[0]
+    values = {key: value for part in parts for key, value in part.values.items()}
+    curves = {key: curve for part in parts for key, curve in part.curves.items()}
+    return Evaluation(first.protocol, tuple(lengths), first.queries, first.database, values, first.floors, curves)
+
+
+def _differences(config: Config) -> str:
+    """The settings that differ from the defaults, human-readable."""
+    return ", ".join(f"{name} {value}" for name, value in config.changes().items()) or "the default settings"
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Of the files that training wrote; an index or a report in the folder does not count."""
+    return {name: checksum_file(folder / name) for name in RUN_FILES if (folder / name).exists()}
+
+
+def _seal(folder: Path, seconds: float) -> None:
+    """Record the checksums of the files of a run and the duration of its training."""
+    write_json(folder / SEAL, {"seconds": seconds, "files": _checksums(folder)}, kind=SEAL_KIND, version=SEAL_VERSION)
+
+
+def _intact(folder: Path) -> bool:
+    """Whether the files of a run have the sealed checksums."""
+    seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
+    return seal["files"] == _checksums(folder) and isinstance(seal["seconds"], float | int)
+
+
+def _free(path: Path) -> Path:
+    """A path that does not exist yet."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

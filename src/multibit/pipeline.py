@@ -1,0 +1,427 @@
+"""The steps of the command line as functions: encode, measure, assess, index and search.
+
+Items are coded once per command and rankings are computed once per direction and length: `measure` does both, and all
+later steps read its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.arrays import row_numbers
+from multibit.codes import MODALITIES, CodedItems, Codes, Modality
+from multibit.data import PairedDataset
+from multibit.data.images import open_image
+from multibit.errors import DataError, MismatchError, MultibitError
+from multibit.evaluation.assessment import Assessment, assess
+from multibit.evaluation.cost import Cost, ModelSize, measure_cost
+from multibit.evaluation.health import CodeHealth, code_health, code_warnings
+from multibit.evaluation.protocol import Evaluation, evaluate_rankings
+from multibit.evaluation.ranking import DEPTH, Rankings
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.features import EncoderRecipe, FeatureStore, Recipe
+from multibit.features.load import image_encoder_of, load_text_encoder, text_encoder_of
+from multibit.files import replacing
+from multibit.hashing.encode import encode_store
+from multibit.hashing.model import HashModel
+from multibit.progress import showing
+from multibit.runs import Run, is_run, require_same_split, separate_models
+from multibit.search import Index
+from multibit.search.exchange import save_mat
+from multibit.table import counted
+
+PROTOCOLS = {
+    "in": "training items in the database",
+    "out": "training items kept out of the database",
+}
+DEFAULT_TEXT_ENCODER = "all-minilm-l6-v2"
+
+
+# Features
+
+
+def open_features(run: Run, features: Path | str | None = None) -> FeatureStore:
+    """The features that a run was trained on, or others made by the same recipe.
+
+    Args:
+        run: with the recipe. features: path of a feature store; the one that the run was trained on when None.
+
+    Raises:
+        DataError: the path is not recorded, or does not exist. MismatchError: features of another recipe.
+    """
+    where = features or run.record.features
+    if where is None:
+        raise DataError("the path of the features is not recorded.", file=run.folder, hint="Pass it as `features`.")
+    if features is None and not Path(where).exists():
+        raise DataError(
+            "the features that the run was trained on do not exist.",
+            file=where,
+            hint="Pass their new path as `features`.",
+        )
+    store = FeatureStore.open(where)
+    try:
+        run.recipe.require(store.recipe, "they")
+    except MismatchError as error:
+        raise error.within(where) from None
+    return store
+
+
+def require_own_features(run: Run, store: FeatureStore) -> None:
+    """Refuse features of other data than the split of a run.
+
+    Raises:
+        MismatchError: other data, so training items could be among the queries.
+    """
+    if store.fingerprint() != run.record.data:
+        raise MismatchError(
+            f"fingerprint {store.fingerprint()} with {len(store)} items; the split of {run.folder} belongs to "
+            f"{run.record.data} with {run.record.dataset.items} items, so training items could be among the queries.",
+            file=store.source,
+            field="data",
+            hint=f"Pass the `features` that it was trained on: {run.record.features or 'their path is not recorded'}.",
+        )
+
+
+def require_split_of(given: str | None, data: PairedDataset) -> None:
+    """Refuse a run folder as the source of a split, where the run was trained on another data set.
+
+    Args:
+        given: as for `choose_split`; only a run folder records which data its rows belong to. data: to be split.
+
+    Raises:
+        MismatchError: another data set. FormatError: a corrupt run, or a folder of separate models.
+    """
+    folder = Path(given or "")
+    if given is None or given.isdecimal() or not (is_run(folder) or separate_models(folder)):
+        return
+    theirs, here = Run.load(folder).record.dataset, data.fingerprint()
+    if theirs.fingerprint != here:
+        raise MismatchError(
+            f"has the split of data {theirs.fingerprint} with {theirs.items} items, not of data {here} with "
+            f"{len(data)} items: its rows would be other items.",
+            file=folder,
+            option="split",
+            hint="Name a run on the same data or a seed; if the rows are the same, name "
+            f"{folder / 'split.safetensors'}.",
+        )
+
+
+# Measuring
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A run measured on its own split: coded once, ranked once.
+
+    Attributes:
+        run: the measured run. query, database: coded items of the split.
+        rankings, evaluations: one per protocol. health: statistics of the bits of the database, by modality.
+    """
+
+    run: Run
+    query: CodedItems
+    database: CodedItems
+    rankings: tuple[Rankings, ...]
+    evaluations: tuple[Evaluation, ...]
+    health: dict[Modality, CodeHealth]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences about codes that use too few of their bits."""
+        items = len(self.database)
+        return [each for m, health in self.health.items() for each in code_warnings(health, items, m)]
+
+
+def measure(run: Run, store: FeatureStore, *, at: int | None = None, depth: int = DEPTH) -> Measurement:
+    """Code the queries and the database of a run's split, rank them, and evaluate mAP under both protocols.
+
+    The protocols search the whole database, and the database without training and validation items; a protocol with an
+    empty database is left out.
+
+    Args:
+        run: to measure. store: the features of its split. at: also compute mAP and precision at this rank.
+        depth: last rank of the precision curves.
+
+    Raises:
+        MismatchError: features of other data than the split.
+    """
+    require_own_features(run, store)
+    split = run.split
+    query, database = (
+        encode_store(run.model, store, rows, keep_relaxed=True) for rows in (split.query, split.database)
+    )
+    unseen = np.isin(split.database, split.unseen)
+    parts = {PROTOCOLS["in"]: database, PROTOCOLS["out"]: database.take(unseen)}
+    fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.record.split}
+    rankings, evaluations = [], []
+    for protocol, part in parts.items():
+        if len(part):
+            rankings.append(Rankings(query, part, run.config.lengths, depth=depth))
+            evaluations.append(
+                evaluate_rankings(
+                    rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
+                    name=run.name, fingerprints=fingerprints,
+                )
+            )  # fmt: skip
+    health = {m: code_health(database.codes(m), run.config.lengths, run.model.blocks) for m in MODALITIES}
+    return Measurement(run, query, database, tuple(rankings), tuple(evaluations), health)
+
+
+def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progress: bool = False) -> list[Evaluation]:
+    """Evaluate the mAP of a run under both protocols.
+
+    Args:
+        run, store, at: as for `measure`. progress: show a bar on standard error.
+
+    Raises:
+        MismatchError: features of other data than the split.
+    """
+    with showing(progress):
+        return list(measure(run, store, at=at).evaluations)
+
+
+def assess_run(
+    measured: Measurement, store: FeatureStore, anchor: Measurement | None = None, *, progress: bool = False
+) -> Assessment:
+    """Complete the measurement of a run: resolution, agreement of lengths, quantisation, bit statistics, cost.
+
+    Args:
+        measured: of the run. store: its features.
+        anchor: measurement of the run that shares its candidates with all pools; this run when None.
+        progress: show a bar on standard error.
+
+    Raises:
+        MismatchError: an anchor with another split.
+    """
+    run = measured.run
+    if anchor is not None:
+        require_same_split(anchor.run, run)
+    references, notes = references_of(run.recipe.text, run.label_names, measured.database)
+    with showing(progress):
+        return assess(
+            measured.rankings,
+            measured.evaluations,
+            teacher=run.teacher,
+            blocks=run.model.blocks,
+            references=references,
+            health=measured.health,
+            cost=_cost(measured, store),
+            anchors=None if anchor is None else [rankings.anchor for rankings in anchor.rankings],
+            facts=_facts(run),
+            warnings=[*measured.warnings, *_leaks(run, store), *notes],
+        )
+
+
+def references_of(
+    recipe: EncoderRecipe, label_names: Sequence[str], database: CodedItems
+) -> tuple[list[GradedRelevance], list[str]]:
+    """The IDF evaluator, and the label-name evaluator if a text encoder and label names are available.
+
+    Args:
+        recipe: of the text features. label_names: C names. database: items for the frequency of each label.
+
+    Returns:
+        The evaluators, and one sentence for each that is missing.
+    """
+    idf = GradedRelevance.idf(database.labels)
+    try:
+        return [idf, label_name_relevance(recipe, label_names)], []
+    except MultibitError as error:
+        return [idf], [f"No label-name evaluator: {error}"]
+
+
+def label_name_relevance(recipe: EncoderRecipe | None, label_names: Sequence[str]) -> GradedRelevance:
+    """The label-name evaluator, with the text encoder of the features, or the packaged one if they are ready-made.
+
+    Args:
+        recipe: of the text features. label_names: C names.
+
+    Raises:
+        DataError: no label names. MultibitError: the text encoder cannot be loaded.
+    """
+    known = recipe is not None and recipe.weights
+    encoder = text_encoder_of(recipe) if recipe is not None and known else load_text_encoder(DEFAULT_TEXT_ENCODER)
+    return GradedRelevance.semantic(label_names, encoder.encode)
+
+
+def _cost(measured: Measurement, store: FeatureStore) -> Cost:
+    model, run = measured.run.model, measured.run
+    pairs = store.take(run.split.query[:1])
+    vectors: dict[Modality, NDArray[np.float32]] = {"image": pairs.image, "text": pairs.mean_text}
+    return measure_cost(
+        measured.query.image.take([0]),
+        measured.database,
+        run.config.lengths,
+        ModelSize(model.nbytes, model.parameter_count, model.flops),
+        {modality: partial(_code, model, vectors[modality], modality) for modality in MODALITIES},
+    )
+
+
+def _code(model: HashModel, features: NDArray[np.float32], modality: Modality) -> Codes:
+    return Codes.binarize(model.encode(features, modality))
+
+
+def _facts(run: Run) -> dict[str, str]:
+    record = run.record
+    return {
+        "method": record.method or "not recorded",
+        "code": f"{run.model.bits} bits",
+        "bits of the scales": f"{', '.join(map(str, run.model.blocks))}, local to long range",
+        "settings": ", ".join(f"{name} {value}" for name, value in run.config.to_dict().items()),
+        "selected epoch": f"{record.selection.epoch} ({record.selection.rule})",
+        "split": run.split.describe(),
+        "image features": f"{run.recipe.image.name}, {run.model.image_dim}-d",
+        "text features": f"{run.recipe.text.name}, {run.model.text_dim}-d",
+        "model": record.model,
+        "data": record.data,
+        "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
+    }
+
+
+def _leaks(run: Run, store: FeatureStore) -> list[str]:
+    """One sentence if queries have the same image features as training items."""
+    seen = {row.tobytes() for row in np.asarray(store.image[run.split.train])}
+    repeated = sum(row.tobytes() in seen for row in np.asarray(store.image[run.split.query]))
+    queries = counted(repeated, "query has", "queries have")
+    return [f"{queries} the image features of a training item: duplicates leak labels."] if repeated else []
+
+
+# Export of codes
+
+
+def write_codes(
+    run: Run, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
+) -> None:
+    """Write packed codes for other tools; the format follows from the ending.
+
+    Args:
+        run: with the model. store: the items.
+        path: `.npz` for all items: ids, image and text (items, bytes) uint8, bits, model. `.mat` for the queries and
+            the database of the run's split, as the field's six keys.
+        bits: prefix length; the full length when None. engine, workers: as for `encode_store`.
+
+    Raises:
+        DataError: another ending, or `bits` longer than the codes. MismatchError: features of other data than the
+            split, for `.mat`.
+    """
+    if path.suffix not in (".npz", ".mat"):
+        raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
+    length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
+    if path.suffix == ".mat":
+        require_own_features(run, store)
+        rows = np.concatenate([run.split.query, run.split.database])
+        coded = encode_store(run.model, store, rows, engine=engine, workers=workers)
+        query, database = map(coded.take, np.split(np.arange(len(rows)), [len(run.split.query)]))
+        save_mat(path, query, database, length)
+        return
+    coded = encode_store(run.model, store, engine=engine, workers=workers)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(
+            file,
+            ids=np.array(store.dataset.ids),
+            image=coded.image.prefix(length).to_bytes(),
+            text=coded.text.prefix(length).to_bytes(),
+            bits=length,
+            model=run.record.model,
+        )
+
+
+# Indices
+
+
+def index_path(folder: Path, modality: Modality) -> Path:
+    """The file of one modality in an index folder."""
+    return folder / f"{modality}.mbx"
+
+
+def build_indices(
+    run: Run, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
+) -> dict[Modality, Index]:
+    """Build an index for each modality, with image path, text and labels as metadata.
+
+    Args:
+        run: with the model. store: the items. rows: of the items to index, or a mask; all when None.
+        engine: "exact" or another search engine.
+    """
+    coded = encode_store(run.model, store, rows)
+    indices = {modality: Index(run.record.model, engine, modality) for modality in MODALITIES}
+    for modality, index in indices.items():
+        _upsert(index, coded.codes(modality), store, rows)
+    return indices
+
+
+def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[Modality, Index]:
+    """Add items to the indices of a folder; items with an id that is already there are replaced.
+
+    Args:
+        run: with the model. store: the items. folder: of the indices. rows: as for `build_indices`.
+
+    Raises:
+        MismatchError: an index has codes of another model. BusyError: another process is writing one.
+    """
+    coded = encode_store(run.model, store, rows)
+    indices = {}
+    for modality in MODALITIES:
+        with Index.editing(index_path(folder, modality)) as index:
+            index.require_model(run.record.model)
+            _upsert(index, coded.codes(modality), store, rows)
+        indices[modality] = index
+    return indices
+
+
+def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None) -> None:
+    chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
+    index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+
+
+def open_index(run: Run, folder: Path, modality: Modality) -> Index:
+    """The index of one modality of a run.
+
+    Raises:
+        DataError: no such file. MismatchError: codes of another model or modality.
+    """
+    path = index_path(folder, modality)
+    if not path.exists():
+        raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")
+    index = Index.load(path)
+    index.require_model(run.record.model)
+    if index.modality not in ("", modality):
+        raise MismatchError(
+            f"holds {index.modality} codes, not {modality} codes.",
+            file=path,
+            field="modality",
+            hint="Restore the file name.",
+        )
+    return index
+
+
+# Queries
+
+
+def encode_text(run: Run, text: str) -> NDArray[np.float32]:
+    """Relaxed code (1, B) of a text, by the text encoder of the run's features.
+
+    Raises:
+        DataError: the run was trained on ready-made features. MismatchError: the installed encoder differs from that
+            of the features.
+    """
+    encoder = text_encoder_of(run.recipe.text)
+    run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
+    return run.model.encode(encoder.encode([text]), "text")
+
+
+def encode_image(run: Run, path: Path) -> NDArray[np.float32]:
+    """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
+
+    Raises:
+        DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
+    """
+    encoder = image_encoder_of(run.recipe.image)
+    run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
+    return run.model.encode(encoder.encode([encoder.prepare(open_image(path))]), "image")

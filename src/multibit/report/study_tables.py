@@ -1,0 +1,171 @@
+"""Tables of a study: accuracy, resolution, comparison, agreement, quantisation, strata, bits and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from multibit.arrays import mean_of
+from multibit.codes.items import DIRECTION_NAMES, MODALITIES, length_near
+from multibit.evaluation.assessment import Assessment
+from multibit.evaluation.cost import Times
+from multibit.evaluation.metric import RESOLUTION
+from multibit.evaluation.protocol import Evaluation
+from multibit.report.study import Study
+from multibit.report.tables import accuracy_table
+from multibit.table import Cell, Mark, Number, Table, counted, mark_columns
+
+TABLE_FILES = (
+    "accuracy-[0-9]", "resolution-[0-9]", "comparison-[0-9]", "agreement", "quantization", "strata", "bits", "cost",
+)  # fmt: skip
+"""Patterns of the names that `study_tables` gives, to find the files of an earlier report."""
+
+
+def study_tables(study: Study) -> dict[str, Table]:
+    """All tables by the name of their files. What was not measured has no table."""
+    first, runs = study.first, study.runs
+    tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    names = [run.name for run in runs]
+    for i in range(len(first.evaluations)):
+        tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], names)
+        if study.comparisons:
+            tables[f"comparison-{i + 1}"] = study.comparisons[i].table()
+    if first.agreement:
+        tables["agreement"] = _agreement(runs)
+    tables["quantization"] = _quantization(first)
+    if first.strata:
+        tables["strata"] = _strata(runs)
+    tables["bits"] = _bits(first)
+    tables["cost"] = _cost(runs)
+    return tables
+
+
+def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Table:
+    """A row per reference, length and run; the best run of each reference and length is marked."""
+    first = evaluations[0]
+    rows: list[tuple[Cell, ...]] = []
+    marks: dict[tuple[int, int], Mark] = {}
+    for reference in first.references:
+        for bits in first.lengths:
+            means = [
+                [evaluation.mean_of_directions(metric.under(reference), bits) for metric in RESOLUTION]
+                for evaluation in evaluations
+            ]
+            if len(names) > 1:
+                marks |= _resolution_marks(means, top=len(rows), left=3)
+            for name, values in zip(names, means, strict=True):
+                rows.append((reference, Number(bits, "d"), name, *(Number(value, ".3f") for value in values)))
+    header = ("reference", "bits", "run", *map(str, RESOLUTION))
+    note = (
+        "Mean of both directions. NDCG@100 on the whole database; the others on the union of the first 100 ranks of "
+        f"the run and of {names[0]}."
+    )
+    return Table(f"Relevance resolution, {first.protocol}", header, tuple(rows), note, marks)
+
+
+def _resolution_marks(means: Sequence[Sequence[float]], top: int, left: int) -> dict[tuple[int, int], Mark]:
+    """Marks of a block of a table whose first cell is (top, left): means[run][metric]."""
+    marks: dict[tuple[int, int], Mark] = {}
+    for column, metric in enumerate(RESOLUTION):
+        found = mark_columns([[row[column]] for row in means], larger_is_better=metric.larger_is_better)
+        marks |= {(top + row, left + column): mark for (row, _), mark in found.items()}
+    return marks
+
+
+def _agreement(runs: Sequence[Assessment]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for run in runs:
+        for direction, pairs in run.agreement.items():
+            far = max(pairs, key=lambda pair: pair.lengths[1] - pair.lengths[0])
+            rows.append(
+                (
+                    f"{run.name}, {DIRECTION_NAMES[direction]}",
+                    Number(far.tau.mean(), ".3f"),
+                    Number(float(np.mean([pair.tau.mean() for pair in pairs])), ".3f"),
+                    Number(far.displacement.mean(), ".3f"),
+                )
+            )
+    far_name = f"{runs[0].lengths[0]}-{runs[0].lengths[-1]}"
+    header = ("", f"tau-b {far_name}", "mean tau-b of all pairs", f"mean rank displacement {far_name}")
+    return Table("Cross-length ranking agreement", header, tuple(rows), "Over the whole database, per query.")
+
+
+def _quantization(run: Assessment) -> Table:
+    rows = tuple(
+        (
+            DIRECTION_NAMES[direction],
+            Number(bits, "d"),
+            Number(each.deviation, ".4f"),
+            Number(each.tau.mean(), ".3f"),
+            Number(each.ties, ".4f"),
+            Number(each.ceiling, ".3f"),
+            Number(each.gap, ".3f"),
+        )
+        for (direction, bits), each in run.quantization.items()
+    )
+    header = ("", "bits", "deviation", "tau-b soft/binary", "S(B)", "ceiling", "gap")
+    compared = counted(len(next(iter(run.quantization.values())).tau), "query", "queries")
+    return Table("Quantisation loss", header, rows, f"tau-b of the first {compared}; S(B) is the share of tied pairs.")
+
+
+def _strata(runs: Sequence[Assessment]) -> Table:
+    rows = tuple(
+        (
+            f"{run.name}, {DIRECTION_NAMES[direction]}",
+            stratum.name,
+            Number(mean_of(stratum.values), ".3f"),
+            Number(stratum.pairs, ","),
+        )
+        for run in runs
+        for direction, strata in run.strata.items()
+        for stratum in strata
+    )
+    note = f"{length_near(runs[0].lengths)} bits, label-name reference."
+    return Table("Pairs that share no label", ("", "pairs", "NDCG@100", "count"), rows, note)
+
+
+def _bits(run: Assessment) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for modality in MODALITIES:
+        health, start = run.health[modality], 0
+        for scale, width in enumerate(run.blocks, start=1):
+            block = slice(start, start + width)
+            rows.append(
+                (
+                    f"{modality}, scale {scale}",
+                    Number(width, "d"),
+                    Number(np.abs(health.balance[block] - 0.5).mean(), ".3f"),
+                    Number(health.entropy[block].mean(), ".3f"),
+                    Number(health.mean_correlation(start, start + width), ".3f"),
+                )
+            )
+            start += width
+        for length, count in health.distinct.items():
+            codes = Number(count, ",", " code" if count == 1 else " codes")
+            rows.append((f"{modality}, first {length} bits", codes, "", "", ""))
+    header = ("", "bits", "|share of ones - 0.5|", "entropy", "|correlation|")
+    return Table("Use of the bits in the database", header, tuple(rows), "Means over the bits of a block.")
+
+
+def _cost(runs: Sequence[Assessment]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for run in runs:
+        cost, lengths = run.cost, run.lengths
+        separate = sum(cost.payload[bits] for bits in lengths)
+        costs: list[tuple[Cell, ...]] = [
+            ("one nested database, both modalities", Number(cost.nested / 2**20, ".3f", " MiB"), ""),
+            (f"{len(lengths)} separate databases", Number(separate / 2**20, ".3f", " MiB"), ""),
+            ("weights", Number(cost.model.bytes / 1e6, ".2f", " MB"), ""),
+            ("parameters", Number(cost.model.parameters / 1e6, ".2f", " M"), ""),
+            ("coding one image and one text", Number(cost.model.flops / 1e9, ".4f", " GFLOP"), ""),
+            *((f"coding one {m} feature vector", *_times(t, ".3f")) for m, t in cost.encode.items()),
+            *((f"one search at {bits} bits", *_times(t, ".4f")) for bits, t in cost.query.items()),
+        ]
+        rows += [(run.name, *each) for each in costs]
+    note = "One thread; 100 hits. Reading images and texts and their encoders are not included."
+    return Table("Cost", ("run", "what", "cost", "95th percentile"), tuple(rows), note)
+
+
+def _times(times: Times, form: str) -> tuple[Number, Number]:
+    return Number(times.median, form, " ms"), Number(times.p95, form, " ms")

@@ -1,0 +1,49 @@
+"""Every benchmark runs, in its smoke size."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PRINTED = {
+    "evaluation": "Aim: 20 x the loop",
+    "extraction": "decoding alone",
+    "gpu_check": "text: ",
+    "plus": "cross-length tau-b, multibit-plus",
+    "resolution": "peak memory",
+    "search": "pruned lists",
+    "startup": "multibit --help",
+    "training": "ratio, median of 1",
+}
+NEEDS = {"search": "faiss"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _same_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_benchmark_is_tested():
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_benchmark_runs_in_its_smoke_size(name, monkeypatch, capsys):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # worker processes find its functions by this name
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--smoke"])
+    module.main()
+    assert PRINTED[name] in capsys.readouterr().out

@@ -1,0 +1,143 @@
+"""One catalogue of error messages, as the command line prints them: messages.txt.
+
+Other tests assert the type and the fields of an error. Here its wording is stored, so that a change is read by someone.
+Write the catalogue with: MULTIBIT_UPDATE_GOLDEN=1 pytest tests/golden/test_messages.py
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import TINY, assert_golden, cli, masked
+from conftest import plant
+from multibit.features import packaged
+from multibit.files import write_json
+
+COMMANDS = """
+info gone
+info notes.txt
+info empty.npz
+info cut.npz
+import pairs ready.npz --out items.csv
+import mat empty --out items.csv
+import coco empty --out items.csv
+import webdataset cut.npz --out items.csv
+import pairs empty --root a=b --out items.csv
+import manifest good.csv --out items.xlsx
+import manifest good.csv --out good.csv
+label good.csv --vocabulary names.txt --count 3 --out new.csv
+check ready.npz --images empty
+check ready.npz --split run.txt
+features empty.csv --out new
+features column.csv --out new
+features cells.csv --out new
+features duplicate.csv --out new
+features broken.jsonl --out new
+features good.csv --label-names names.txt --out new
+features good.csv --column colour=a --out new
+features good.csv --image-encoder letters --text-encoder none --out new
+features good.csv --image-encoder letters --text-encoder letters --out new
+features good.csv --ready ready.npz --out new
+features good.csv --prompt photo --image-encoder letters --text-encoder letters --out new
+features good.csv --out file
+train unlabelled.npz --out new
+train two.npz --out new
+train nan.npz --out new
+train ready.npz --out new --set colour=red
+train ready.npz --out new --set epochs=many
+train ready.npz --out new --set lengths=1
+train ready.npz --out new --config bad.toml
+train ready.npz --out new --config unknown.toml
+train ready.npz --out new --preset flickr
+train ready.npz --out new --method half
+train ready.npz --out new --set teacher=oracle
+train ready.npz --out new --queries 5
+train ready.npz --out new --queries 30 --training 30 --validation 1
+train second.npz --out new --split plain
+train ready.npz --out run
+train ready.npz --out separate
+evaluate separate
+evaluate newer
+evaluate edited
+evaluate run second.npz
+evaluate plain second.npz
+evaluate run --out run/run.json
+evaluate run --report a --no-report
+encode run --bits 17
+encode run --workers 3
+encode run --out codes.txt
+index run --remove none
+merge run/index/image.mbx other/index/image.mbx --out new.mbx
+merge run/index/image.mbx run/index/text.mbx --out new.mbx
+export run/index/image.mbx --out codes.txt
+export cut.mbx --out codes.npy
+search run word -k 0
+search run word --bits 0
+search run word --max-distance -1
+search run word --index other/index
+search run word --index empty
+search run gone.png
+search run word --where colour=red
+search run word --where labels=none
+search plain word
+reproduce ready.npz --table none
+reproduce ready.npz --seeds 1,1
+reproduce ready.npz --set alignment=pairwise
+reproduce keys.npz
+""".strip().splitlines()
+
+
+def write_bad_files(folder: Path) -> None:
+    """Files that the commands fail on."""
+    texts = {
+        "notes.txt": "mine", "file": "mine", "names.txt": "z\n", "empty.csv": "", "broken.jsonl": "{",
+        "good.csv": "id,image,text,labels\n1,a.png,x,y\n", "column.csv": "id,image,text\n1,a.png,x\n",
+        "cells.csv": "id,image,text,labels\n1,a.png\n",
+        "duplicate.csv": "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n",
+        "bad.toml": "epochs = '3'\n", "unknown.toml": "colour = 1\n", "empty.npz": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "empty").mkdir()
+    good = (folder / "ready.npz").read_bytes(), (folder / "run/index/image.mbx").read_bytes()
+    for name, content in zip(("cut.npz", "cut.mbx"), good, strict=True):
+        (folder / name).write_bytes(content[: len(content) // 2])
+    data = plant(60)
+    np.savez(folder / "unlabelled.npz", image=data["image"], text=data["text"])
+    np.savez(folder / "two.npz", **{**data, "labels": 2 * data["labels"]})
+    np.savez(folder / "nan.npz", **{**data, "text": np.full((60, 16), np.nan)})
+    np.savez(folder / "keys.npz", L8=data["labels"])
+    record = json.loads((folder / "run" / "run.json").read_text())
+    for name, changes, version in (("newer", {"version": 9}, 9), ("edited", {"blocks": [1]}, 1)):
+        shutil.copytree(folder / "run", folder / name)
+        write_json(folder / name / "run.json", {**record, **changes}, kind="run", version=version)
+    changed = json.loads((folder / "edited" / "run.json").read_text()) | {"method": "other"}
+    (folder / "edited" / "run.json").write_text(json.dumps(changed))
+
+
+@pytest.fixture
+def here(made, letters, tmp_path, monkeypatch):
+    folder = shutil.copytree(made, tmp_path / "here")
+    write_bad_files(folder)
+    monkeypatch.chdir(folder)
+    for encoders in (packaged.IMAGE_ENCODERS, packaged.TEXT_ENCODERS):  # the others are slow to load
+        for name in set(encoders) - {"letters"}:
+            monkeypatch.setitem(encoders, name, encoders["letters"])
+    return folder
+
+
+def test_the_messages_read_as_stored(made, here):
+    printed = []
+    for command in COMMANDS:
+        verb, *options = command.split()
+        result = cli(verb, *(TINY if verb in ("train", "reproduce") else ()), *options)
+        assert result.code == 1, (command, result)
+        lines = result.err.strip().splitlines()
+        assert lines[-1].startswith("Error: ") and sum(line.startswith("Error") for line in lines) == 1, command
+        printed.append(f"$ multibit {command}\n{masked(masked(lines[-1], here), made)}\n")
+    assert_golden(Path(__file__).with_name("messages.txt"), "\n".join(printed))

@@ -1,0 +1,195 @@
+"""Work on a Ray cluster, in its local mode: the results are the same even if a worker dies."""
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import done
+from conftest import plant
+from multibit import Config, FeatureStore, HashModel, Run, Split, encode, encode_store
+from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
+from multibit.features.cluster import RETRIES, run_on_ray
+from multibit.hashing.model import ENCODE_ROWS
+from multibit.pipeline import write_codes
+
+SMALL = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1)
+ITEMS = ENCODE_ROWS + 100  # two blocks
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
+    ray.init(num_cpus=2, log_to_driver=False)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A feature store in shards, and a run that was trained on some of its rows."""
+    folder = tmp_path_factory.mktemp("run")
+    np.savez(folder / "ready.npz", **plant(ITEMS))
+    store = FeatureStore.open(folder / "ready.npz")
+    store.save(folder / "features")
+    rows = np.arange(ITEMS)
+    split = Split(train=rows[:60], validation=rows[60:80], query=rows[80:100], database=rows[100:], seed=0)
+    Run.create(folder / "run", FeatureStore.open(folder / "features"), split, SMALL)
+    return folder
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def die(times: int, folder: Path, number: int) -> int:
+    """The worker dies at part 3, `times` times."""
+    if number == 3 and len(list(folder.iterdir())) < times:
+        (folder / str(time.monotonic_ns())).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuse(number: int) -> int:
+    raise DataError("cannot be read.", file=f"part {number}", row=3, field="labels", hint="Pass `columns`.")
+
+
+def lacking() -> None:
+    raise ModuleNotFoundError("No module named 'eyes'")
+
+
+class Elsewhere:
+    """Work from a package that a worker lacks."""
+
+    def __reduce__(self):
+        return lacking, ()
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
+def here(number: int) -> str:
+    return str(Path("here").absolute())
+
+
+@pytest.mark.slow
+def test_results_come_in_the_order_of_the_parts(ray):
+    assert list(run_on_ray(square, range(5), 2)) == [0, 1, 4, 9, 16]
+
+
+@pytest.mark.slow
+def test_a_relative_path_means_the_same_to_a_worker(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert list(run_on_ray(here, [0], 1)) == [str(tmp_path / "here")]
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced(ray, tmp_path):
+    assert list(run_on_ray(partial(die, 1, tmp_path), range(5), 2)) == [0, 1, 2, 3, 4]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_part_that_always_kills_its_worker_is_refused(ray, tmp_path):
+    with pytest.raises(MultibitError) as caught:
+        list(run_on_ray(partial(die, 9, tmp_path), range(5), 1))
+    assert f"{RETRIES} replacements" in caught.value.problem and "`workers`" in caught.value.hint
+    assert len(list(tmp_path.iterdir())) == 1 + RETRIES
+
+
+@pytest.mark.slow
+def test_an_error_of_a_worker_is_raised_here_with_its_fields(ray):
+    with pytest.raises(DataError) as caught:
+        list(run_on_ray(refuse, range(2), 1))
+    error = caught.value
+    assert (error.problem, error.file, error.row, error.field) == ("cannot be read.", Path("part 0"), 3, "labels")
+    assert error.hint == "Pass `columns`."
+
+
+@pytest.mark.slow
+def test_a_worker_that_lacks_a_package_is_refused_with_its_name(ray):
+    with pytest.raises(MultibitError) as caught:
+        list(run_on_ray(Elsewhere(), range(2), 1))
+    assert "No module named 'eyes'" in caught.value.problem and caught.value.hint
+
+
+@pytest.mark.slow
+def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(ray, folder):
+    arrays = plant(ITEMS)
+    arrays["image"][ENCODE_ROWS + 1, 2] = np.nan
+    np.savez(folder / "faulty.npz", **arrays)
+    model = HashModel(24, 16, (4, 4), hidden=8, dimension=8)
+    with pytest.raises(DataError) as caught:
+        encode_store(model, FeatureStore.open(folder / "faulty.npz"), engine="ray")
+    assert (caught.value.file, caught.value.field) == (folder / "faulty.npz", "image features")
+    assert f"row {ENCODE_ROWS + 1}, column 2 is nan" in caught.value.problem
+
+
+@pytest.mark.slow
+def test_codes_made_on_ray_are_those_made_here(ray, folder):
+    run, store = Run.load(folder / "run"), FeatureStore.open(folder / "features")
+    whole = encode(run.model, store.take(np.arange(ITEMS)))
+    for engine in ("local", "ray"):
+        coded = encode_store(run.model, store, engine=engine)
+        assert coded.image == whole.image and coded.text == whole.text
+        assert np.array_equal(coded.labels, whole.labels)
+        for ending in ("npz", "mat"):
+            write_codes(run, store, folder / f"{engine}.{ending}", engine=engine)
+    assert (folder / "ray.npz").read_bytes() == (folder / "local.npz").read_bytes()
+    from scipy.io import loadmat
+
+    made = [loadmat(folder / f"{engine}.mat") for engine in ("local", "ray")]
+    assert np.array_equal(made[0]["q_l"], store.dataset.labels[run.split.query])
+    assert np.array_equal(made[0]["r_img"], whole.image.take(run.split.database).to_signs())
+    assert all(np.array_equal(made[0][key], made[1][key]) for key in ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l"))
+
+
+def test_queries_and_database_are_encoded_in_one_run_on_ray(folder, monkeypatch):
+    starts = []
+    monkeypatch.setattr(
+        "multibit.hashing.encode.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts)
+    )
+    run, store = Run.load(folder / "run"), FeatureStore.open(folder / "features")
+    write_codes(run, store, folder / "once.mat", engine="ray")
+    assert len(starts) == 1
+
+
+def test_no_rows_have_no_codes(folder):
+    store = FeatureStore.open(folder / "features")
+    assert len(encode_store(Run.load(folder / "run").model, store, np.zeros(0, np.int64))) == 0
+
+
+def test_only_some_rows_of_the_store_are_in_memory_at_a_time(folder, monkeypatch):
+    store, asked = FeatureStore.open(folder / "features"), []
+    take = FeatureStore.take
+    monkeypatch.setattr(FeatureStore, "take", lambda self, rows: asked.append(len(rows)) or take(self, rows))
+    encode_store(HashModel(24, 16, (4, 4), hidden=8, dimension=8), store)
+    assert asked == [ENCODE_ROWS, 100]
+
+
+def test_the_missing_ray_is_named_before_any_code(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run, store = Run.load(folder / "run"), FeatureStore.open(folder / "features")
+    with pytest.raises(MissingExtraError) as caught:
+        write_codes(run, store, folder / "none.npz", engine="ray")
+    assert (caught.value.module, caught.value.extra) == ("ray", "ray")
+    with pytest.raises(ConfigError) as caught:
+        encode_store(run.model, store, engine="dask")
+    assert caught.value.option == "engine" and "'dask'" in caught.value.problem
+    assert not (folder / "none.npz").exists()
+
+
+@pytest.mark.slow
+def test_the_command_line_makes_the_same_bytes_on_ray(ray, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for engine in ("local", "ray"):
+        made = f"short-{engine}.npz"
+        printed = done("encode", "run", "features", "--engine", engine, "--bits", 12, "--out", made)
+        assert f"{ITEMS:,} items" in printed and "12 bits" in printed
+    assert (folder / "short-ray.npz").read_bytes() == (folder / "short-local.npz").read_bytes()

@@ -75,7 +75,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Inputs of the command line. Copy or link them: they are shared by all tests.
 
     ready.npz: 60 planted items. recoded.npz: other features of the same items. second.npz, longer.npz: other items.
-    features/: ready.npz as a store made by the encoder "letters". run/, other/: trained on it, with an index.
+    features/: ready.npz as a store made by the encoder "letters". run/, other/: trained on it by other splits and
+    seeds, with an index.
     plain/: trained on ready.npz, with an index. separate/: two models, one per length.
     """
     folder = tmp_path_factory.mktemp("made")
@@ -92,7 +93,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         register_letters(patch)
         for name, seed in (("run", 1), ("other", 2)):
-            done("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed)
+            done("train", folder / "features", "--out", folder / name, *TINY, "--seed", seed, "--split", seed)
         done("train", folder / "ready.npz", "--out", folder / "plain", *TINY)
         done("train", folder / "ready.npz", "--out", folder / "separate", "--method", "separate", *TINY)
         for name in ("run", "other", "plain"):

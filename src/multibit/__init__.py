@@ -10,7 +10,7 @@ data        read, read_manifest, write_dataset, PairedDataset, Split
 features    extract_features, load_image_encoder, load_text_encoder, ImageFunction, TextFunction, EncoderRecipe,
             FeatureStore, Pairs
 relation    RelationTeacher, allocate_bits
-training    train, METHODS, Config, HashModel, Run, open_features
+training    train, select, METHODS, Config, HashModel, Run, open_features
 codes       encode, encode_store, CodedItems, Codes, hamming_distances
 search      Index, build_indices, encode_text, encode_image
 evaluation  evaluate, evaluate_run, Evaluation, Metric, compare, save_evaluations, load_evaluations,

@@ -38,6 +38,7 @@ from .hashing.encode import encode as encode
 from .hashing.encode import encode_store as encode_store
 from .hashing.methods import METHODS as METHODS
 from .hashing.model import HashModel as HashModel
+from .hashing.select import select as select
 from .hashing.train import train as train
 from .pipeline import build_indices as build_indices
 from .pipeline import encode_image as encode_image

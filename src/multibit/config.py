@@ -34,6 +34,8 @@ class Config:
 
     # Relation teacher (FRT)
     teacher: str = "frt"  # relation teacher of g*, one of `multibit.relation.TEACHERS`
+    teacher_alpha: float = 0.0  # of g* alone; 0 is alpha, which the bit budget and the heat teachers always follow
+    scale_teacher: str = "heat"  # followed by a block: heat at the budget's nodes, or the teacher's own scale scores
     alpha: float = 0.9  # fractional diffusion order: larger favours long range
     eta: float = 0.2  # kernel shift: smaller reaches further
     scales: int = 4  # M, Gauss-Laguerre points
@@ -63,7 +65,7 @@ class Config:
     epochs: int = 100
     batch_size: int = 128
     learning_rate: float = 1e-3
-    seed: int = 42
+    seed: int = 42  # of initial weights, batches and dropout; the split has its own
 
     def __post_init__(self) -> None:
         self._require_types()
@@ -73,6 +75,7 @@ class Config:
         self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
         self._require_at_least(
             0,
+            "teacher_alpha",
             "scale_weight",
             "standard_weight",
             "quantization_weight",
@@ -138,10 +141,7 @@ class Config:
         Raises:
             ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
         """
-        try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot be read as TOML ({error}).", file=path) from None
+        settings = _read_toml(path)
         try:
             base = cls.preset(str(settings.pop("preset", "default")))
             for name, value in settings.items():
@@ -149,6 +149,16 @@ class Config:
             return base.override({**(variant or {}), **settings})
         except ConfigError as error:
             raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
+
+    @classmethod
+    def preset_of(cls, path: Path) -> str | None:
+        """The preset that a TOML file of settings names; None without one, or for one that `load` refuses.
+
+        Raises:
+            ConfigError: not readable.
+        """
+        name = str(_read_toml(path).get("preset"))
+        return name if name in PRESETS else None
 
     def override(self, settings: Mapping[str, Any]) -> Config:
         """A copy with other values; text is converted to the type of the setting.
@@ -262,6 +272,13 @@ class Config:
 _WORDS = {int: "a whole number", float: "a number", str: "a text"}
 
 
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read as TOML ({error}).", file=path) from None
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
@@ -283,6 +300,7 @@ def _whole(value: Any) -> int:
 
 CHOICES = {
     "allocation": ("quadrature", "uniform", "single"),
+    "scale_teacher": ("heat", "own"),
     "aligned": ("all", "longest", "none"),
     "alignment": ("listwise", "pairwise"),
 }
@@ -302,3 +320,9 @@ PRESETS: dict[str, Config] = {
     "nuswide": Config(alpha=0.9),
 }
 """The paper's settings by data set (Table `tab:all-parameters`)."""
+
+GRID_ALPHA = (0.3, 0.6, 0.9, 1.2, 1.5)
+"""Values of `alpha` that the paper selects from on validation data (Table `tab:parameter-sensitivity-grid`)."""
+
+GRID_ETA = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Values of `eta` that the paper selects from."""

@@ -43,7 +43,7 @@ def run_demo(folder: Path, config: Config, out: Console, *, method: str = "", de
         f"{sample.labels.sum() / len(sample):.2f} labels per item"
     )
     store = sample_features(folder / "features", out, device=device)
-    split = Split.usual(len(store), config.seed)
+    split = Split.usual(len(store))
     out.print(
         f"Split (seed {split.seed}): {len(split.train):,} train, {len(split.validation):,} validation, "
         f"{len(split.query):,} query, {len(split.database):,} database, of which {len(split.unseen):,} never trained on"

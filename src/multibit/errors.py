@@ -96,11 +96,11 @@ class MissingExtraError(MultibitError, ImportError):
     """An optional library is needed; the message names the extra to install.
 
     Example:
-        >>> raise MissingExtraError("sentence_transformers", extra="offline", need="The packaged text encoder")
+        >>> raise MissingExtraError("transformers", extra="offline", need="The packaged text encoder")
         Traceback (most recent call last):
             ...
-        multibit.errors.MissingExtraError: The packaged text encoder needs sentence_transformers, which is not
-        installed. Install it with: pip install "multibit[offline]"
+        multibit.errors.MissingExtraError: The packaged text encoder needs transformers, which is not installed.
+        Install it with: pip install "multibit[offline]"
     """
 
     def __init__(self, module: str, *, extra: str, need: str) -> None:

@@ -6,8 +6,13 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _SHOWN: ContextVar[bool] = ContextVar("multibit_progress_shown", default=False)
+_BARS: ContextVar[Progress | None] = ContextVar("multibit_progress_bars", default=None)
 
 
 @contextlib.contextmanager
@@ -37,6 +42,8 @@ def is_shown() -> bool:
 def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[..., None]]:
     """Track long work: a bar with count, rate, elapsed and remaining time while the block runs, if it is shown.
 
+    Inside another tracked block the bar is a second line, which is removed at its end.
+
     Args:
         doing: human-readable name of the work. total: number of units. unit: name of one, for the rate.
         done: units finished earlier; they count for the total, but not for the rate.
@@ -52,6 +59,32 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
     if not is_shown():
         yield lambda count=1, note="": None
         return
+    if (outer := _BARS.get()) is not None:
+        task = outer.add_task(doing, total=total, completed=done, note="", unit=unit)
+        try:
+            yield _advancing(outer, task)
+        finally:
+            outer.remove_task(task)
+        return
+    with _bars() as bars:
+        token = _BARS.set(bars)
+        try:
+            yield _advancing(bars, bars.add_task(doing, total=total, completed=done, note="", unit=unit))
+        finally:
+            _BARS.reset(token)
+
+
+def _advancing(bars: Progress, task: TaskID) -> Callable[..., None]:
+    """The function that reports finished units of a bar."""
+
+    def advance(count: int = 1, note: str = "") -> None:
+        bars.update(task, advance=count, note=note)
+
+    return advance
+
+
+def _bars() -> Progress:
+    """Bars on standard error."""
     from rich.console import Console  # slow to import
     from rich.progress import (
         BarColumn,
@@ -68,7 +101,7 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.1f} {unit}/s", style="cyan")
+            return Text("" if speed is None else f"{speed:,.1f} {task.fields['unit']}/s", style="cyan")
 
     columns = (
         TextColumn("{task.description}"),
@@ -81,13 +114,7 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
         TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(doing, total=total, completed=done, note="")
-
-        def advance(count: int = 1, note: str = "") -> None:
-            bar.update(task, advance=count, note=note)
-
-        yield advance
+    return Progress(*columns, console=console)
 
 
 @contextlib.contextmanager

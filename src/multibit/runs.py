@@ -19,10 +19,10 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, read_json, replacing, write_json
-from multibit.hashing.methods import DEFAULT_METHOD, find_method
+from multibit.files import fingerprint, only_writer, read_json, replacing, write_json
+from multibit.hashing.methods import choose_method
 from multibit.hashing.model import HashModel
-from multibit.hashing.train import Training, train
+from multibit.hashing.train import Training, configure, train
 from multibit.relation import RelationTeacher, load_teacher
 
 KIND, VERSION = "run", 1
@@ -162,6 +162,10 @@ class Run:
     split: Split
     recipe: Recipe
 
+    def __repr__(self) -> str:
+        method = f"{self.record.method}, " if self.record.method else ""
+        return f"Run({str(self.folder)!r}, {method}{self.model.bits} bits)"
+
     @property
     def name(self) -> str:
         """Name of the folder, for tables."""
@@ -181,6 +185,7 @@ class Run:
         config: Config | None = None,
         *,
         method: str | None = None,
+        preset: str | None = None,
         device: str = "cpu",
         progress: bool = False,
         **settings: Any,
@@ -189,32 +194,34 @@ class Run:
 
         Args:
             folder: of the run. store: the features. split: of the rows of the store.
-            config: the complete settings; those of `method`, changed by `settings`, when None.
-            method: name of the method, which is recorded too. device, progress, settings: as for `train`.
+            config: the complete settings; those of `method` and `preset`, changed by `settings`, when None.
+            method: name of the method, which is recorded too. preset, device, progress, settings: as for `train`.
 
         Raises:
+            BusyError: another process is training there.
             DataError: `folder` holds a finished run or separate models, or the split does not fit the store; and as
                 `train`.
         """
         folder = Path(folder)
         if config is None:
-            method = method or DEFAULT_METHOD
-            config, settings = find_method(method).config(**settings), {}
+            method = choose_method(method, preset).name
+            config, preset, settings = configure(method, preset, settings), None, {}
         if (folder / "run.json").exists():
             raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
         require_alone(folder, separate=False)
         require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
-        try:
-            result = train(
-                training, validation, config, device=device, state_file=folder / STATE_FILE, progress=progress,
-                **settings,
-            )  # fmt: skip
-        finally:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # removes only an empty folder
-        _write(folder, result, store, split, method=method or "", device=device, scored=bool(len(validation)))
+        with only_writer(folder, (STATE_FILE, *RUN_FILES)):
+            try:
+                result = train(
+                    training, validation, config, preset=preset, device=device, state_file=folder / STATE_FILE,
+                    progress=progress, **settings,
+                )  # fmt: skip
+                _write(folder, result, store, split, method=method or "", device=device, scored=bool(len(validation)))
+            finally:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # removes only an empty folder
         return cls.load(folder)
 
     @classmethod
@@ -279,7 +286,6 @@ def _write(
     split.save(folder / "split.safetensors")
     with replacing(folder / "history.jsonl") as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
-    libraries = ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")
     rule = "largest validation mean mAP" if scored else "last epoch, no validation rows"
     RunRecord(
         config=result.config.to_dict(),
@@ -292,11 +298,7 @@ def _write(
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
         features=str(store.source.resolve()) if store.source else None,
         selection=Selection(state.best_epoch, rule, state.best_score if scored else None),
-        versions={
-            **{name: version(name) for name in libraries},
-            "python": platform.python_version(),
-            "processor": platform.machine(),
-        },
+        versions=versions_here(),
         content="",
         blocks=list(result.model.blocks),
         device=device,
@@ -306,13 +308,20 @@ def _write(
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 
+def versions_here() -> dict[str, str]:
+    """Versions of the libraries that a training depends on, of Python, and the processor."""
+    libraries = ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")
+    found = {name: version(name) for name in libraries}
+    return {**found, "python": platform.python_version(), "processor": platform.machine()}
+
+
 def require_same_split(first: Run, other: Run) -> None:
     """Refuse to compare runs whose queries differ.
 
     Raises:
         MismatchError: the splits differ.
     """
-    if other.split.fingerprint() != first.split.fingerprint():
+    if not other.split.same_rows(first.split):
         raise MismatchError(
             f"{other.folder} and {first.folder} have different splits: they cannot be compared.", field="split"
         )

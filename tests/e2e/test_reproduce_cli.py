@@ -246,3 +246,61 @@ def test_a_missing_key_lists_the_arrays(labels_npz, tmp_path):
 def test_a_missing_dataset_is_named(tmp_path):
     for name in ("none", "none.npz"):
         assert_names(refused("reproduce", tmp_path / name, "--out", tmp_path / "out"), tmp_path / name)
+
+
+# ---- sizes, text encoder, joined datasets ---------------------------------------------------------------------------
+
+
+def test_explicit_sizes_are_those_of_the_split_and_of_the_table(labels_npz, tmp_path):
+    sizes = "--queries", 30, "--training", 100, "--validation", 10
+    printed = done(
+        "reproduce", labels_npz, "--labels-key", "L8", "--out", tmp_path / "out", "--table", "data-split", *sizes
+    )
+    (row,) = [line.split() for line in printed.splitlines() if line.strip().startswith("split")]
+    assert row[-4:] == ["100", "10", "30", "170"]
+
+
+def test_some_sizes_only_are_refused(labels_npz, tmp_path):
+    out = tmp_path / "out"
+    message = refused(
+        "reproduce", labels_npz, "--labels-key", "L8", "--out", out, "--table", "data-split", "--queries", 9
+    )
+    assert_names(message, "--training", "query")
+
+
+def test_a_substituted_text_encoder_is_named_in_the_table(labels_npz, tmp_path, monkeypatch):
+    asked = []
+
+    def load(name, *_, **__):
+        asked.append(name)
+        return Words(name)
+
+    monkeypatch.setattr(pipeline, "load_text_encoder", load)
+    options = (
+        "--labels-key",
+        "L8",
+        "--out",
+        tmp_path / "out",
+        "--table",
+        "teacher-aligned",
+        "--text-encoder",
+        "owner/words",
+    )
+    printed = done("reproduce", labels_npz, *options, "--preset", "mirflickr")
+    assert set(asked) == {"owner/words"} and "owner/words" in printed
+
+
+def test_finished_reproductions_of_several_datasets_are_joined(labels_npz, tmp_path):
+    for preset in ("mirflickr", "coco"):
+        options = "--labels-key", "L8", "--out", tmp_path / preset, "--table", "quadrature-fidelity"
+        done("reproduce", labels_npz, *options, "--preset", preset)
+    done("reproduce", tmp_path / "mirflickr", tmp_path / "coco", "--join", "--out", tmp_path / "joined")
+    table = (tmp_path / "joined" / "tables" / "quadrature-fidelity.md").read_text()
+    assert "MIRFlickr" in table and "COCO" in table
+    assert (tmp_path / "joined" / "joined.md").is_file()
+
+
+def test_what_cannot_be_joined_is_refused(labels_npz, tmp_path):
+    assert_names(refused("reproduce", "--join", "--out", tmp_path / "joined"), "need one or more")
+    assert_names(refused("reproduce", tmp_path, "--join", "--quick", "--out", tmp_path / "joined"), "--quick", "--join")
+    assert_names(refused("reproduce", tmp_path, tmp_path, "--out", tmp_path / "out"), "one dataset", "2", "--join")

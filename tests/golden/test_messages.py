@@ -45,6 +45,11 @@ features good.csv --image-encoder letters --text-encoder letters --out new
 features good.csv --ready ready.npz --out new
 features good.csv --prompt photo --image-encoder letters --text-encoder letters --out new
 features good.csv --out file
+select ready.npz --out new --alpha 0.3,many
+select ready.npz --out new --eta 0.1,0.1
+select ready.npz --out new --set alpha=0.5
+select ready.npz --out new --method baseline
+select ready.npz --out new --queries 20 --training 30 --validation 0
 train unlabelled.npz --out new
 train two.npz --out new
 train nan.npz --out new
@@ -135,7 +140,7 @@ def test_the_messages_read_as_stored(made, here):
     printed = []
     for command in COMMANDS:
         verb, *options = command.split()
-        result = cli(verb, *(TINY if verb in ("train", "reproduce") else ()), *options)
+        result = cli(verb, *(TINY if verb in ("select", "train", "reproduce") else ()), *options)
         assert result.code == 1, (command, result)
         lines = result.err.strip().splitlines()
         assert lines[-1].startswith("Error: ") and sum(line.startswith("Error") for line in lines) == 1, command

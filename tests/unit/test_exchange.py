@@ -10,7 +10,8 @@ from multibit import Codes
 from multibit.codes import CodedItems
 from multibit.codes.distance import nearest
 from multibit.errors import DataError, MissingExtraError
-from multibit.search.exchange import MAT_KEYS, export_codes, import_codes, load_mat, save_mat
+from multibit.search.code_files import MAT_KEYS
+from multibit.search.exchange import export_codes, import_codes, load_mat, save_mat
 
 LENGTHS = [1, 7, 8, 9, 16, 17, 63, 64, 65, 128, 250]
 
@@ -286,7 +287,7 @@ def test_a_corrupt_mat_file_is_refused(tmp_path, damage):
     flipped = raw[:160] + bytes([raw[160] ^ 8]) + raw[161:]
     damaged = {"empty": b"", "a few bytes": raw[:19], "header only in part": raw[:100], "flipped byte": flipped}
     path.write_bytes(damaged[damage])
-    assert_refused(lambda: load_mat(path), file=path, found="MATLAB v5")
+    assert_refused(lambda: load_mat(path), file=path, found="v5")
 
 
 def replace_key(path, key, value):

@@ -364,11 +364,28 @@ def test_a_second_run_encodes_nothing(data, tmp_path):
 
 
 @pytest.mark.parametrize("started", ["for other data", "by other encoders"])
-def test_shards_of_another_plan_are_never_mixed_in(data, tmp_path, started):
+def test_finished_shards_of_another_plan_are_neither_mixed_in_nor_deleted(data, tmp_path, started):
     other = replace(data, texts=tuple(("other",) for _ in range(ITEMS))) if "data" in started else data
     recipe = IMAGE_RECIPE if "data" in started else EncoderRecipe("other eyes", "w9", 3, "mean colour")
+    folder = tmp_path / "store"
     with pytest.raises(RuntimeError):
-        extract_features(other, MeanColour(recipe=recipe, stop=9), Letters(), tmp_path / "store")
+        extract_features(other, MeanColour(recipe=recipe, stop=9), Letters(), folder)
+    before = content(folder)
+    assert any(name.startswith("shard-") for name in names(folder))
+    with pytest.raises(MismatchError) as caught:
+        extracted(data, folder)
+    assert caught.value.file == folder and "plan.json" in caught.value.hint
+    assert content(folder) == before
+    extract_features(other, MeanColour(recipe=recipe), Letters(), folder)  # the earlier one is resumed
+
+
+def test_an_unfinished_extraction_is_discarded_by_deleting_its_plan(data, tmp_path):
+    other = replace(data, texts=tuple(("other",) for _ in range(ITEMS)))
+    with pytest.raises(RuntimeError):
+        extract_features(other, MeanColour(stop=9), Letters(), tmp_path / "store")
+    (tmp_path / "store" / "plan.json").unlink()
+    for shard in (tmp_path / "store").glob("shard-*"):
+        shard.unlink()
     image_encoder = MeanColour()
     check_rows(extract_features(data, image_encoder, Letters(), tmp_path / "store"), data, range(ITEMS))
     assert sum(image_encoder.batches) == ITEMS
@@ -437,7 +454,8 @@ def test_shards_of_another_size_are_never_mixed_in(data, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         extract_features(data, MeanColour(stop=9), Letters(), tmp_path / "store")
     monkeypatch.setattr(extract, "SHARD", 5)
-    check_rows(extracted(data, tmp_path / "store"), data, range(ITEMS))
+    with pytest.raises(MismatchError):
+        extracted(data, tmp_path / "store")
 
 
 def test_a_second_writer_is_refused(data, tmp_path):

@@ -10,9 +10,10 @@ from PIL import Image
 
 from conftest import plant
 from multibit import Config, FeatureStore
+from multibit.config import GRID_ALPHA, GRID_ETA
 from multibit.errors import DataError
 from multibit.evaluation.relevance import GradedRelevance
-from multibit.paper.accuracy_cells import GAIN_OVER, GRID_ALPHA, GRID_ETA, SERVING, ap_gains
+from multibit.paper.accuracy_cells import GAIN_OVER, SERVING, ap_gains
 from multibit.paper.cells import Alpha, Eta
 from multibit.paper.figures import FIGURES
 from multibit.paper.ranking_cells import displacements
@@ -36,7 +37,7 @@ def r(tmp_path_factory):
 
 def drawn(name, r):
     figure = FIGURES[name]
-    return figure.draw(figure.measure(r, 42))
+    return figure.draw(figure.measure(r, [42]))
 
 
 def test_the_stability_panels_draw_five_queries_of_each_method(r):
@@ -79,7 +80,7 @@ def test_figures_of_one_length_name_it(lengths, r):
 
 def test_the_contact_sheet_shows_the_trained_length_nearest_to_16_bits(r):
     other = Reproduction(r.subject, r.folder, TINY.override({"lengths": (8, 20, 40)}))
-    assert {tuple(search.rows) for search in FIGURES["qualitative-retrieval"].measure(other, 42)} == {(20,)}
+    assert {tuple(search.rows) for search in FIGURES["qualitative-retrieval"].measure(other, [42])} == {(20,)}
 
 
 def test_the_cost_panels_have_a_bar_for_each_way_to_serve(r):
@@ -92,7 +93,7 @@ def test_the_cost_panels_have_a_bar_for_each_way_to_serve(r):
 
 
 def test_the_contact_sheet_shows_rank_distance_and_relevance_of_both_methods(r):
-    searches = FIGURES["qualitative-retrieval"].measure(r, 42)
+    searches = FIGURES["qualitative-retrieval"].measure(r, [42])
     assert [search.show for search in searches] == ["text", "text", "image", "image"]
     assert [search.image is not None for search in searches] == [True, True, False, False]
     titles = ["Baseline (no FRT/SBO/MPA)", "Full MultiBit"] * 2
@@ -120,5 +121,5 @@ def test_without_images_there_is_no_contact_sheet(r):
     bare = dataclasses.replace(r.store, dataset=dataclasses.replace(r.store.dataset, images=(None,) * 200))
     blind = Reproduction(Subject(bare.dataset.labels, bare.dataset.label_names, bare), r.folder, TINY)
     with pytest.raises(DataError) as caught:
-        FIGURES["qualitative-retrieval"].measure(blind, 42)
+        FIGURES["qualitative-retrieval"].measure(blind, [42])
     assert caught.value.field == "images"

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from conftest import plant
-from multibit import Config, FeatureStore, RelationTeacher, Run, Split, runs
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.files import read_arrays, read_json, write_arrays, write_json
+from multibit import Config, FeatureStore, RelationTeacher, Run, Split, runs, train
+from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
+from multibit.files import only_writer, read_arrays, read_json, write_arrays, write_json
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
 from multibit.runs import STATE_FILE, RunRecord, Selection, read_history, require_alone, require_comparable
@@ -412,6 +412,36 @@ def test_runs_of_other_lengths_or_splits_are_not_comparable(finished, other_run,
         with pytest.raises(MismatchError) as caught:
             require_comparable(finished, other)
         assert caught.value.field == field and str(other.folder) in caught.value.problem
+
+
+def test_runs_on_the_same_rows_are_comparable_whatever_drew_them(finished, store, split, tmp_path):
+    drawn_by_others = Split.of_roles(ITEMS, split.roles)
+    assert drawn_by_others.fingerprint() != split.fingerprint()
+    require_comparable(finished, Run.create(tmp_path / "run", store, drawn_by_others, SMALL))
+
+
+def test_a_second_training_in_the_same_folder_is_refused(store, split, tmp_path):
+    (tmp_path / "run").mkdir()
+    with only_writer(tmp_path / "run"), pytest.raises(BusyError) as caught:
+        Run.create(tmp_path / "run", store, split, SMALL)
+    assert caught.value.file == tmp_path / "run" and (tmp_path / "run").is_dir()
+    assert Run.create(tmp_path / "run", store, split, SMALL).folder == tmp_path / "run"  # the lock is gone
+
+
+def test_a_method_of_several_models_is_not_trained_as_one(store, split, tmp_path):
+    for make in (
+        lambda: train(store.take(split.train), method="separate", lengths=(8, 16)),
+        lambda: Run.create(tmp_path / "run", store, split, method="separate"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert caught.value.option == "method"
+
+
+def test_a_run_and_a_training_have_a_short_repr(finished, store, split):
+    assert repr(finished) == f"Run({str(finished.folder)!r}, 16 bits)"
+    assert len(repr(train(store.take(split.train), config=SMALL))) < 80
+    assert len(repr(store.dataset)) < 80
 
 
 @pytest.mark.parametrize(

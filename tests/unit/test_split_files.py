@@ -58,6 +58,20 @@ def test_the_split_of_another_run_is_read(tmp_path):
     assert found.query.tolist() == split.query.tolist() and found.train.tolist() == split.train.tolist()
 
 
+def test_the_split_of_another_run_keeps_its_seed_so_that_both_runs_are_comparable(tmp_path):
+    split = Split.usual(10, seed=7)
+    split.save(tmp_path / "split.safetensors")
+    for place in (tmp_path, tmp_path / "split.safetensors"):
+        assert choose_split(IDS, str(place)).fingerprint() == split.fingerprint()
+
+
+def test_a_stored_split_of_more_items_is_refused(tmp_path):
+    Split.usual(30).save(tmp_path / "split.safetensors")
+    with pytest.raises(ConfigError) as caught:
+        choose_split(IDS, str(tmp_path))
+    assert (caught.value.file, caught.value.field) == (tmp_path, "split") and "0 to 9" in caught.value.problem
+
+
 def test_other_names_of_the_roles_are_known(tmp_path):
     folder = text_folder(tmp_path / "d", {"test": ["im1"], "retrieval": ["im2"], "val": ["im3"], "train": ["im2"]})
     assert as_lists(read_roles(folder, IDS)) == {"train": [2], "validation": [3], "query": [1], "database": [2]}

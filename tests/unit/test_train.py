@@ -575,15 +575,17 @@ def test_training_takes_neither_queries_nor_a_database():
         "validation",
         "config",
         "method",
+        "preset",
         "device",
         "state_file",
+        "until",
         "save_every",
         "progress",
         "settings",
     }
     assert set(inspect.signature(train).parameters) == allowed
     assert set(inspect.signature(fit).parameters) == {
-        "model", "targets", "training", "config", "score", "selection", "state_file", "save_every",
+        "model", "targets", "training", "config", "score", "selection", "state_file", "until", "save_every",
     }  # fmt: skip
     assert inspect.signature(fit).parameters["selection"].annotation == "str"  # a name for data, not the data
     assert {field.name for field in dataclasses.fields(Pairs)} == {"image", "text", "offsets", "labels"}
@@ -613,3 +615,62 @@ def test_the_default_method_is_that_of_the_command_line():
     tiny = {"lengths": (8,), "scales": 2, "hidden": 16, "dimension": 8, "epochs": 1}
     assert train(planted(20), **tiny).config == METHODS["multibit-plus"].config(**tiny)
     assert train(planted(20), method="multibit", **tiny).config == Config(**tiny)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stops", [(1,), (2, 2, 4), (3, 5), (5,), (9,)], ids=str)
+def test_a_training_that_stops_at_an_epoch_continues_bit_for_bit(stops, tmp_path):
+    pairs = planted(60)
+    whole, expected = fit_small(pairs, score=by_spread)
+    for stop in stops:
+        _, state = fit_small(pairs, score=by_spread, state_file=tmp_path / "state.pt", until=stop)
+        assert state.epoch == min(stop, SMALL.epochs) and len(state.history) == state.epoch
+    model, state = fit_small(pairs, score=by_spread, state_file=tmp_path / "state.pt")
+    assert same(weights(model), weights(whole)) and state.history == expected.history
+    assert (state.best_epoch, state.best_score) == (expected.best_epoch, expected.best_score)
+
+
+def by_spread(model):
+    """A score that does not grow with every epoch."""
+    return math.sin(100 * float(model.heads.weight.detach().abs().sum()))
+
+
+def test_a_stopped_training_leaves_the_best_model_so_far(tmp_path):
+    pairs = planted(60)
+    short, state = fit_small(pairs, score=by_spread, until=3)
+    again, whole = fit_small(pairs, score=by_spread)
+    assert state.history == whole.history[:3]
+    assert state.best_score == max(row["validation_mAP"] for row in whole.history[:3])
+    assert by_spread(short) == state.best_score and by_spread(again) == whole.best_score
+
+
+@pytest.mark.parametrize(
+    ("given", "alpha", "plus"),
+    [
+        ({}, 0.9, True),
+        ({"preset": "default"}, 0.9, True),
+        ({"preset": "mirflickr"}, 1.2, False),
+        ({"preset": "coco"}, 0.9, False),
+        ({"preset": "mirflickr", "method": "multibit-plus"}, 1.2, True),
+        ({"preset": "mirflickr", "alpha": 0.5}, 0.5, False),
+    ],
+    ids=str,
+)
+def test_a_preset_trains_the_papers_method_unless_one_is_named(given, alpha, plus):
+    config = train(planted(20), lengths=(4, 8), scales=2, hidden=8, dimension=4, epochs=1, **given).config
+    assert config.alpha == alpha and bool(config.binary_weight) == plus
+    method = METHODS[given.get("method", "multibit-plus" if plus else "multibit")]
+    assert config == method.config(Config.preset(given.get("preset", "default"))).override(
+        {"lengths": (4, 8), "scales": 2, "hidden": 8, "dimension": 4, "epochs": 1, "alpha": alpha}
+    )
+
+
+def test_a_preset_and_a_complete_config_are_refused():
+    for given in ({"preset": "coco"}, {"method": "multibit"}):
+        with pytest.raises(ConfigError) as caught:
+            train(planted(20), config=SMALL, **given)
+        assert caught.value.option == "config" and next(iter(given)) in caught.value.problem
+    for name, value in {"preset": "flickr", "until": 0}.items():
+        with pytest.raises(ConfigError) as caught:
+            train(planted(20), **{name: value})
+        assert caught.value.option == name

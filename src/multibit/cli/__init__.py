@@ -14,6 +14,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "label": data.label,
     "check": data.check,
     "features": data.features,
+    "select": model.select,
     "train": model.train,
     "encode": model.encode,
     "evaluate": model.evaluate,

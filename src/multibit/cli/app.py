@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
@@ -39,6 +40,9 @@ class Verbs(TyperGroup):
         except MultibitError as error:
             verb = self.get_command(ctx, ctx.invoked_subcommand or "")
             _fail(error.render(flags_of(verb, in_file=error.file is not None)), 1)
+        except BrokenPipeError:  # the reader of the output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             _fail(f"{where}{error.strerror or error}. Existing files are unchanged.", 1)

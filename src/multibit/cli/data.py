@@ -13,20 +13,23 @@ from multibit.cli.options import (
     ClusterOption,
     ColumnOption,
     DataArgument,
+    DemoMethodOption,
     Device,
     DeviceOption,
     Dtype,
     ImagesOption,
     Kind,
     LabelNamesOption,
-    MethodOption,
     SeedOption,
     SeparatorOption,
     SetOption,
+    describe_method,
     lines,
     pairs,
     read_config,
+    read_method,
     refuse_unused,
+    require_ending,
     show,
     stdout,
 )
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("multibit-demo"),
-    method: MethodOption = "multibit-plus",
+    method: DemoMethodOption = "multibit-plus",
     settings: SetOption = None,
     seed: SeedOption = None,
     device: DeviceOption = Device.cpu,
@@ -49,12 +52,13 @@ def demo(
     """
     from multibit.demo import run_demo
     from multibit.files import require_writable
-    from multibit.hashing.methods import find_method
     from multibit.hashing.model import check_device
 
     check_device(device.value)
     require_writable(out, folder=True)
-    config = read_config(None, None, settings, seed, find_method(method).settings)
+    chosen = read_method(method, None, None)
+    config = read_config(None, None, settings, seed, chosen.settings)
+    typer.echo(describe_method(chosen))
     run_demo(out, config, stdout(), method=method, device=device.value)
 
 
@@ -199,8 +203,10 @@ def check(
 
     inputs = (data, Path(split) if split else None)
     if html is not None:
+        require_ending(html, "html", ".html", ".htm")
         require_writable(html, unlike=inputs)
     if groups is not None:
+        require_ending(groups, "groups", ".csv")
         require_writable(groups, unlike=inputs)
         if html is not None and html.resolve() == groups.resolve():
             raise ConfigError(

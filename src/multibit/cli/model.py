@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,81 +16,75 @@ from multibit.cli.options import (
     Device,
     DeviceOption,
     FeaturesArgument,
+    GroupsOption,
     MethodOption,
     OptionalFeatures,
     PresetOption,
+    QueriesOption,
     RunArgument,
     SeedOption,
     SetOption,
+    SplitOption,
+    TrainingOption,
+    ValidationOption,
+    describe_method,
+    lines,
+    numbers,
+    pairs,
     read_config,
+    read_method,
     refuse_unused,
+    repeated,
     require_ending,
     show,
 )
 from multibit.errors import ConfigError, DataError
 
+if TYPE_CHECKING:
+    from multibit.data import Split
+    from multibit.evaluation.assessment import Assessment
+    from multibit.evaluation.comparison import Comparison
+    from multibit.features.store import FeatureStore
+    from multibit.pipeline import MeasuredCodes, Measurement
+
 
 def train(
     features: FeaturesArgument,
     out: Annotated[Path, typer.Option(help="Run folder to write; an unfinished run there is resumed.")],
-    method: MethodOption = "multibit-plus",
+    method: MethodOption = None,
     preset: PresetOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
     seed: SeedOption = None,
-    queries: Annotated[int | None, typer.Option(help="Number of query items. Default: 25 %, at most 5,000.")] = None,
-    training: Annotated[
-        int | None, typer.Option(help="Number of training items. Default: 45 %, at most 9,000.")
-    ] = None,
-    validation: Annotated[
-        int | None, typer.Option(help="Number of validation items. Default: 5 %, at most 1,000.")
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="A seed (in the field: 1814, 3407, 1), or rows or ids of each part: .npz, .mat, .json, a folder of "
-            ".txt, or a run. Default: the split of the features, or the paper's rule."
-        ),
-    ] = None,
-    groups: Annotated[
-        Path | None, typer.Option(help="Manifest of id and group; no group is in two parts of the split.")
-    ] = None,
+    queries: QueriesOption = None,
+    training: TrainingOption = None,
+    validation: ValidationOption = None,
+    split: SplitOption = None,
+    groups: GroupsOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Train one model that serves every code length.
 
-    It is trained on the training rows of a split; query and database rows take no part. If interrupted, run the same
-    command again to resume.
+    It is trained on the training rows of a split; query and database rows take no part. A preset of one of the paper's
+    datasets trains the paper's method, multibit, unless --method names another. If interrupted, run the same command
+    again to resume.
     """
-    from multibit.data.split_files import choose_split
-    from multibit.features.store import FeatureStore
     from multibit.files import require_writable
-    from multibit.hashing.methods import find_method
-    from multibit.pipeline import require_split_of
     from multibit.runs import Run, require_alone
 
-    chosen = find_method(method)
+    chosen = read_method(method, preset, config)
     resolved = read_config(preset, config, settings, seed, chosen.settings)
     require_writable(out, folder=True)
     require_alone(out, separate=chosen.separate)
-    store = FeatureStore.open(features)
-    require_split_of(split, store.dataset)
-    store.require_finite()  # all rows, not only those of the training: the run will be evaluated on the others
-    rows = choose_split(
-        store.dataset.ids,
-        split,
-        source=store.source,
-        sizes={"query": queries, "train": training, "validation": validation},
-        groups=groups,
-        seed=resolved.seed,
-    )
+    store, rows = _open_split(features, split, groups, queries, training, validation)
+    typer.echo(describe_method(chosen))
     typer.echo(f"Split {rows.describe()}")
     for name, each in chosen.models(resolved).items():
         finished = chosen.separate and (out / name / "run.json").exists()  # of an interrupted series
         run = (
             Run.load(out / name)
             if finished
-            else Run.create(out / name, store, rows, each, method=method, device=device.value)
+            else Run.create(out / name, store, rows, each, method=chosen.name, device=device.value)
         )
         if run.config != each or run.split.fingerprint() != rows.fingerprint():
             raise DataError(
@@ -96,6 +92,89 @@ def train(
             )
         selection = run.record.selection
         typer.echo(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {selection.epoch} ({selection.rule})")
+
+
+def select(
+    ctx: typer.Context,
+    features: FeaturesArgument,
+    out: Annotated[Path, typer.Option(help="Selection folder to write; an unfinished selection there is resumed.")],
+    alpha: Annotated[str | None, typer.Option(help="Values of alpha, comma-separated. Default: the paper's.")] = None,
+    eta: Annotated[str | None, typer.Option(help="Values of eta, comma-separated. Default: the paper's.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Stop no setting early: the whole response surface.")] = False,
+    method: MethodOption = None,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    seed: SeedOption = None,
+    queries: QueriesOption = None,
+    training: TrainingOption = None,
+    validation: ValidationOption = None,
+    split: SplitOption = None,
+    groups: GroupsOption = None,
+    device: DeviceOption = Device.cpu,
+) -> None:
+    """Choose alpha and eta on validation data.
+
+    A model is trained for each pair of values and scored by the validation mean mAP at the length nearest to 64 bits.
+    After 1/8, 1/4 and 1/2 of the epochs the worse half is stopped, but nothing within 0.1 points of the better half.
+    Query and database rows take no part. If interrupted, run the same command again to resume.
+    """
+    from multibit.codes.items import length_near
+    from multibit.config import GRID_ALPHA, GRID_ETA
+    from multibit.files import require_writable
+    from multibit.report.page import missing_for_figures
+    from multibit.report.selection import surface_table, write_selection
+    from multibit.selection import RECORD, select_in
+
+    chosen = read_method(method, preset, config)
+    given = pairs(settings, "settings")
+    for name in ("alpha", "eta"):
+        if name in given:
+            hint = f"Leave it out; `{name}` sets the values to choose from."
+            raise ConfigError(f"{name} is what is chosen here.", option="settings", hint=hint)
+    resolved = read_config(preset, config, settings, seed, chosen.settings)
+    if chosen.separate:  # the model of the length that is compared
+        resolved = chosen.models(resolved)[str(length_near(resolved.lengths))]
+    alphas = GRID_ALPHA if alpha is None else numbers(alpha, "alpha", float)
+    etas = GRID_ETA if eta is None else numbers(eta, "eta", float)
+    require_writable(out, folder=True)
+    store, rows = _open_split(features, split, groups, queries, training, validation)
+    typer.echo(describe_method(chosen))
+    typer.echo(f"Split {rows.describe()}")
+    record = select_in(
+        out, store, rows, resolved, method=chosen.name, alpha=alphas, eta=etas, full=full, device=device.value
+    )
+    choice = record.choice
+    show(surface_table(choice))
+    written = write_selection(choice, out)
+    typer.echo(f"Wrote {out}: {', '.join(path.name for path in (out / RECORD, *written))}")
+    if missing := missing_for_figures():
+        typer.echo(f"No figure: {missing}")
+    best = choice.best
+    typer.echo(f"Best: {best}, validation mean mAP {100 * choice.best_score:.2f} % at {choice.bits} bits")
+    again = repeated(ctx, "alpha", "eta", "full", "out")
+    values = [f"--set={name}={value}" for name, value in best._asdict().items()]
+    typer.echo(f"Train with: {shlex.join(['multibit', 'train', *again, *values, '--out', 'run'])}")
+
+
+def _open_split(
+    features: Path,
+    split: str | None,
+    groups: Path | None,
+    queries: int | None,
+    training: int | None,
+    validation: int | None,
+) -> tuple[FeatureStore, Split]:
+    """The features, and the split that the options of a verb ask for."""
+    from multibit.data.split_files import choose_split
+    from multibit.features.store import FeatureStore
+    from multibit.pipeline import require_split_of
+
+    store = FeatureStore.open(features)
+    require_split_of(split, store.dataset)
+    store.require_finite()  # all rows, not only those of the training: the run will be evaluated on the others
+    sizes = {"query": queries, "train": training, "validation": validation}
+    return store, choose_split(store.dataset.ids, split, source=store.source, sizes=sizes, groups=groups)
 
 
 def encode(
@@ -128,7 +207,13 @@ def encode(
 
 
 def evaluate(
-    run: RunArgument,
+    ctx: typer.Context,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder; or codes made elsewhere: .mat, .npz, or a folder of them or of .npy."
+        ),
+    ],
     features: OptionalFeatures = None,
     at: Annotated[int | None, typer.Option(min=1, help="Also compute mAP and precision at this rank.")] = None,
     against: Annotated[
@@ -144,25 +229,48 @@ def evaluate(
         Path | None,
         typer.Option(help="JSON file; per-query values go into a .parquet next to it. Default: RUN/evaluation.json"),
     ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Of codes made elsewhere: nested, e.g. 16,32,64. Default: the lengths of the files."),
+    ] = None,
+    label_names: Annotated[
+        Path | None,
+        typer.Option(help="Of codes made elsewhere: file with a name per label column, for the label-name evaluator."),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
 ) -> None:
-    """Evaluate a run at every length and write a report.
+    """Evaluate a run or codes made elsewhere, and write a report.
 
-    In both directions, under two protocols: training items in the searched database, as usual in the field, and kept
-    out of it. mAP is printed first; the report adds resolution, agreement between lengths, quantisation loss, time and
-    memory.
+    In both directions at every length, under two protocols: training items in the searched database, as usual in the
+    field, and kept out of it. mAP is printed first; the report adds resolution, agreement between lengths, quantisation
+    loss, time and memory.
+
+    Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 0, 1; or 0, 1; or packed. Their results go
+    next to them: CODES-evaluation.json, CODES-report.
     """
-    from multibit.evaluation.comparison import compare
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
     from multibit.pipeline import assess_run, measure, open_features
     from multibit.report.field import LAST, field_record, write_field_files
-    from multibit.report.page import missing_for_figures, write_report
-    from multibit.report.tables import accuracy_table
-    from multibit.runs import Run, require_comparable
+    from multibit.runs import Run, is_run, require_comparable
+    from multibit.search.code_files import is_codes
 
     if report is not None and no_report:
         raise ConfigError("cannot be combined with --no-report.", option="report", hint="Give one of them.")
+    if not is_run(run) and is_codes(run):
+        refuse_unused(ctx, "on codes made elsewhere", "save_dir")
+        if not against:
+            refuse_unused(ctx, "on codes made elsewhere without --against", "features")
+        else:
+            refuse_unused(ctx, "with --against, because the run has the names", "label_names")
+        folder, target = report or _next_to(run, "report"), out or _next_to(run, "evaluation.json")
+        _check_targets(target, None if no_report else folder, None)
+        names = lines(label_names) or []
+        _evaluate_codes(
+            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown
+        )
+        return
+    refuse_unused(ctx, "on a run", "lengths", "label_names")
     folder, target = report or run / "report", out or run / "evaluation.json"
     loaded = Run.load(run)
     _check_targets(target, None if no_report else folder, save_dir)
@@ -172,32 +280,103 @@ def evaluate(
     store = open_features(loaded, features)
     first = measure(loaded, store, at=at, depth=DEPTH if save_dir is None else LAST)
     measured = [first, *(measure(other, store, at=at) for other in others)]
-    tables = [accuracy_table(evaluation) for evaluation in first.evaluations]
-    protocols = zip(*(one.evaluations for one in measured), strict=True)
-    comparisons = [compare(*each) for each in protocols] if others else []
-    tables += [comparison.table() for comparison in comparisons]
-    for table in tables:
-        if markdown:
-            typer.echo(table.markdown() + "\n")
-        else:
-            show(table)
-    for one in measured:
-        for warning in one.warnings:
-            typer.echo(f"Warning: {one.run.name}: {warning}", err=True)
+    comparisons = _show_tables(measured, markdown)
     save_evaluations(target, first.evaluations)
     if save_dir is not None:
         count = len(write_field_files(field_record(first, store), save_dir))
         typer.echo(f"Wrote {save_dir}: {count} files in the field's formats")
     if not no_report:
         assessed = [assess_run(first, store), *(assess_run(each, store, first) for each in measured[1:])]
-        saved = save_evaluations(target, assessed[0].evaluations)
-        written = write_report(assessed, folder, comparisons=comparisons, keep=saved)
-        missing = missing_for_figures()
-        if missing:
-            typer.echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
-        else:
-            typer.echo(f"Wrote {written[0]}: open it in a browser")
+        _write_report(assessed, folder, comparisons, target)
     typer.echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
+
+
+def _evaluate_codes(
+    path: Path,
+    features: Path | None,
+    at: int | None,
+    against: Sequence[Path],
+    folder: Path | None,
+    target: Path,
+    lengths: str | None,
+    label_names: Sequence[str],
+    markdown: bool,
+) -> None:
+    """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
+    from multibit.evaluation.storage import save_evaluations
+    from multibit.pipeline import (
+        PROTOCOLS,
+        WHOLE,
+        assess_codes,
+        assess_run,
+        measure_against,
+        measure_codes,
+        open_features,
+        require_same_items,
+    )
+    from multibit.runs import Run
+    from multibit.search.code_files import CodeSets
+
+    sets = CodeSets.open(path, None if lengths is None else numbers(lengths, "lengths", int))
+    sets.require_label_names(label_names)
+    runs = [Run.load(each) for each in against]
+    stores = [open_features(run, features) for run in runs]
+    for run, store in zip(runs, stores, strict=True):
+        require_same_items(sets, run, store)
+    others = [measure_against(sets, run, store, at=at) for run, store in zip(runs, stores, strict=True)]
+    first = measure_codes(sets, protocol=PROTOCOLS["in"] if others else WHOLE, at=at)
+    for note in sets.notes:
+        typer.echo(f"Note: {note}")
+    comparisons = _show_tables([first, *others], markdown)
+    save_evaluations(target, first.evaluations)
+    if folder is not None:
+        compared = [assess_run(other, store, first) for other, store in zip(others, stores, strict=True)]
+        known = (
+            assess_codes(first, runs[0].label_names, runs[0].recipe.text) if runs else assess_codes(first, label_names)
+        )
+        _write_report([known, *compared], folder, comparisons, target)
+    typer.echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
+
+
+def _next_to(path: Path, name: str) -> Path:
+    """The default output of codes made elsewhere, such as `codes-report` of `codes.mat`."""
+    whole = path if path.name not in ("", "..") else path.resolve()
+    return whole.with_name(f"{whole.name if whole.is_dir() else whole.stem}-{name}")
+
+
+def _show_tables(measured: Sequence[Measurement | MeasuredCodes], markdown: bool) -> list[Comparison]:
+    """Print the accuracy of the first run, compared with the others under each protocol, and warnings about all."""
+    from multibit.evaluation.comparison import compare
+    from multibit.report.tables import accuracy_table
+
+    first, *others = measured
+    protocols = zip(*(each.evaluations for each in measured), strict=True)
+    comparisons = [compare(*each) for each in protocols] if others else []
+    for table in [*map(accuracy_table, first.evaluations), *(comparison.table() for comparison in comparisons)]:
+        if markdown:
+            typer.echo(table.markdown() + "\n")
+        else:
+            show(table)
+    for each in measured:
+        for warning in each.bits.warnings:
+            typer.echo(f"Warning: {each.evaluations[0].name}: {warning}", err=True)
+    return comparisons
+
+
+def _write_report(
+    assessed: Sequence[Assessment], folder: Path, comparisons: Sequence[Comparison], target: Path
+) -> None:
+    """Write the report and the evaluation with all its metrics."""
+    from multibit.evaluation.storage import save_evaluations
+    from multibit.report.page import missing_for_figures, write_report
+
+    saved = save_evaluations(target, assessed[0].evaluations)
+    written = write_report(assessed, folder, comparisons=comparisons, keep=saved)
+    missing = missing_for_figures()
+    if missing:
+        typer.echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
+    else:
+        typer.echo(f"Wrote {written[0]}: open it in a browser")
 
 
 def _check_targets(out: Path, report: Path | None, field: Path | None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from multibit.config import Config
+    from multibit.hashing.methods import Method
     from multibit.table import Table
 
+
+N = TypeVar("N", int, float)
 
 Device = StrEnum("Device", "cpu cuda")
 """Where networks run."""
@@ -72,14 +76,34 @@ ClusterOption = Annotated[
 ]
 DeviceOption = Annotated[Device, typer.Option(help="Where networks run.")]
 PresetOption = Annotated[
-    str | None, typer.Option(help="Settings of the paper: default, mirflickr, coco, iapr, nuswide.")
+    str | None, typer.Option(help="The paper's settings for a dataset: default, mirflickr, coco, iapr, nuswide.")
 ]
 ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings, instead of a preset.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, e.g. epochs=30. Repeatable.")
 ]
-MethodOption = Annotated[str, typer.Option(help="Method or ablation; `multibit methods` lists them.")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of split, initial weights and batches.")]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Method or ablation; `multibit methods` lists them. Default: multibit-plus, with a preset of the paper's "
+        "datasets multibit."
+    ),
+]
+DemoMethodOption = Annotated[str, typer.Option(help="Method or ablation; `multibit methods` lists them.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of initial weights and batches, not of the split.")]
+QueriesOption = Annotated[int | None, typer.Option(help="Number of query items. Default: 25 %, at most 5,000.")]
+TrainingOption = Annotated[int | None, typer.Option(help="Number of training items. Default: 45 %, at most 9,000.")]
+ValidationOption = Annotated[int | None, typer.Option(help="Number of validation items. Default: 5 %, at most 1,000.")]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A seed (in the field: 1814, 3407, 1), or rows or ids of each part: .npz, .mat, .json, a folder of "
+        ".txt, or a run. Default: the split of the features, or the paper's rule with seed 42."
+    ),
+]
+GroupsOption = Annotated[
+    Path | None, typer.Option(help="Manifest of id and group; no group is in two parts of the split.")
+]
 
 
 def stdout() -> Console:
@@ -95,6 +119,27 @@ def show(table: Table) -> None:
     stdout().print(table.rich())
 
 
+def read_method(name: str | None, preset: str | None, file: Path | None) -> Method:
+    """The named method, else that of the preset, which a settings file can name."""
+    from multibit.config import Config
+    from multibit.hashing.methods import choose_method
+
+    if preset and file:
+        raise ConfigError(
+            "cannot be combined with --config.", option="preset", hint="A settings file can name its preset."
+        )
+    return choose_method(name, Config.preset_of(file) if file else preset)
+
+
+def describe_method(method: Method) -> str:
+    """Which method is trained, and how to train the paper's."""
+    from multibit.hashing.methods import PAPER_METHOD
+
+    if method.name == PAPER_METHOD:
+        return f"Method {method.name}, the paper's"
+    return f"Method {method.name}; the paper's is --method {PAPER_METHOD}"
+
+
 def read_config(
     preset: str | None,
     file: Path | None,
@@ -105,10 +150,6 @@ def read_config(
     """The preset, overridden by the method, then by the file, then by single settings."""
     from multibit.config import Config
 
-    if preset and file:
-        raise ConfigError(
-            "cannot be combined with --config.", option="preset", hint="A settings file can name its preset."
-        )
     base = Config.load(file, method) if file else Config.preset(preset or "default").override(method or {})
     seeded = {} if seed is None else {"seed": seed}
     return base.override({**pairs(settings, "settings"), **seeded})
@@ -131,6 +172,24 @@ def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:
     given = [option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         raise ConfigError(f"no effect {why}.", option=", ".join(given), hint="Leave it out.")
+
+
+def repeated(ctx: typer.Context, *without: str) -> list[str]:
+    """The arguments and options that were given to a verb, to print a command for another verb.
+
+    Args:
+        ctx: of the verb. without: parameters to leave out.
+    """
+    words: list[str] = []
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if param.name in without or source is None or source.name != "COMMANDLINE":
+            continue
+        value = ctx.params[param.name or ""]
+        for each in value if isinstance(value, list | tuple) else [value]:
+            text = str(each.value if isinstance(each, StrEnum) else each)
+            words.append(text if param.param_type_name == "argument" else f"{param.opts[0]}={text}")
+    return words
 
 
 def require_ending(path: Path, option: str, *endings: str) -> None:
@@ -160,6 +219,19 @@ def pairs(values: list[str] | None, option: str) -> dict[str, str]:
             raise ConfigError(f"need NAME=VALUE, got {value!r}.", option=option)
         pairs[name.strip()] = content.strip()
     return pairs
+
+
+def numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
+    """Comma-separated numbers of a kind: `float`, or `int`.
+
+    Raises:
+        ConfigError: another form.
+    """
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        what = "integers" if kind is int else "numbers"
+        raise ConfigError(f"need comma-separated {what}, got {text!r}.", option=option) from None
 
 
 def lines(path: Path | None) -> list[str] | None:

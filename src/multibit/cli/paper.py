@@ -7,8 +7,25 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import Device, DeviceOption, PresetOption, SetOption, pairs, read_config, show, stdout
+from multibit.cli.options import (
+    Device,
+    DeviceOption,
+    PresetOption,
+    SetOption,
+    numbers,
+    pairs,
+    read_config,
+    refuse_unused,
+    show,
+    stdout,
+)
 from multibit.errors import ConfigError
+
+NOT_JOINED = (
+    "table", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training", "validation",
+    "device",
+)  # fmt: skip
+"""Options of `reproduce` that have no effect when finished reproductions are joined."""
 
 
 def methods() -> None:
@@ -23,11 +40,13 @@ def methods() -> None:
 
 
 def reproduce(
+    ctx: typer.Context,
     data: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Argument(
-            metavar="DATA",
-            help="A feature store, or an .npz with features or labels only. Default: the included sample.",
+            metavar="[DATA]",
+            help="A feature store, or an .npz with features or labels only. Default: the included sample. "
+            "With --join the folders of finished reproductions.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of runs, tables and figures; finished runs there are kept.")] = Path(
@@ -44,6 +63,18 @@ def reproduce(
     preset: PresetOption = None,
     settings: SetOption = None,
     labels_key: Annotated[str | None, typer.Option(help="Key of the labels in an .npz without features.")] = None,
+    text_encoder: Annotated[
+        str | None,
+        typer.Option(help="Encoder of the label names: name, folder or hub name. Default: that of the features."),
+    ] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="Number of query items. Default: the paper's.")] = None,
+    training: Annotated[int | None, typer.Option(min=2, help="Number of training items. Default: the paper's.")] = None,
+    validation: Annotated[
+        int | None, typer.Option(min=0, help="Number of validation items. Default: the paper's.")
+    ] = None,
+    joined: Annotated[
+        bool, typer.Option("--join", help="Join finished reproductions of several datasets into the paper's layouts.")
+    ] = False,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Reproduce the paper's tables and figures.
@@ -53,6 +84,7 @@ def reproduce(
     """
     from multibit.files import require_writable
     from multibit.hashing.model import check_device
+    from multibit.paper.join import join
     from multibit.paper.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
     from multibit.paper.reproduction import Reproduction
     from multibit.table import counted
@@ -60,29 +92,41 @@ def reproduce(
     if list_:
         show(entries_table())
         return
+    if joined:
+        refuse_unused(ctx, "with --join, which reads finished reproductions", *NOT_JOINED)
+        written = join(data or [], out)
+        typer.echo(f"Wrote {out}: {counted(len(written), 'file', 'files')}")
+        return
+    if data and len(data) > 1:
+        raise ConfigError(
+            f"need one dataset, got {len(data)}.", option="data", hint="Join finished folders by `joined`."
+        )
+    source = data[0] if data else None
     names = choose(table or [], quick=quick)
     require_writable(out, folder=True)
     check_device(device.value)
     if "seed" in pairs(settings, "settings"):
         raise ConfigError("is not a setting of a reproduction.", option="seed", hint="Use `seeds`.")
     config = read_config(preset, None, settings, None, QUICK if quick else None)
-    wanted = _seeds(seeds)
+    wanted = numbers(seeds, "seeds", int)
     require_plan(config, wanted)
-    if labels_key and (data is None or data.suffix != ".npz"):
-        raise ConfigError(f"names the labels in an .npz, got {data or 'the sample'}.", option="labels_key")
-    subject = open_subject(data or _sample_features(out), labels_key, None if preset == "default" else preset)
-    made = Reproduction(subject, out, config, device.value, say=typer.echo)
+    if labels_key and (source is None or source.suffix != ".npz"):
+        raise ConfigError(f"names the labels in an .npz, got {source or 'the sample'}.", option="labels_key")
+    subject = open_subject(source or _sample_features(out), labels_key, None if preset == "default" else preset)
+    sizes = {"query": queries, "train": training, "validation": validation}
+    made = Reproduction(
+        subject,
+        out,
+        config,
+        device.value,
+        say=typer.echo,
+        sizes={role: size for role, size in sizes.items() if size is not None} or None,
+        text_encoder=text_encoder,
+    )
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     typer.echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:
         raise typer.Exit(1)  # a table or figure that was named could not be made
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(seed) for seed in text.split(",") if seed.strip()]
-    except ValueError:
-        raise ConfigError(f"need comma-separated integers, got {text!r}.", option="seeds") from None
 
 
 def _sample_features(out: Path) -> Path:

@@ -102,6 +102,9 @@ class PairedDataset:
         _require_unique("ids", ids, rows)
         return cls(ids, images, texts, multi_hot, names)
 
+    def __repr__(self) -> str:
+        return f"PairedDataset({len(self):,} items, {len(self.label_names):,} labels)"
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -167,6 +167,10 @@ class Split:
         sizes = ", ".join(f"{len(rows):,} {role}" for role, rows in self.roles.items())
         return f"{'given' if self.seed is None else f'seed {self.seed}'}: {sizes}"
 
+    def same_rows(self, other: Split) -> bool:
+        """Whether all roles have the same rows in the same order, whatever drew them."""
+        return all(np.array_equal(rows, other.roles[role]) for role, rows in self.roles.items())
+
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the content."""
         return fingerprint(self.seed, *self.roles.values())

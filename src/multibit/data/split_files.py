@@ -36,17 +36,15 @@ def choose_split(
     source: Path | None = None,
     sizes: Mapping[str, int | None] | None = None,
     groups: Path | None = None,
-    seed: int = 42,
 ) -> Split:
     """The split of a file, of the features, or drawn by the paper's rule.
 
     Args:
         ids: of the N items.
-        split: a seed, or a file or folder for `read_roles`.
+        split: a seed, 42 when None, or a file or folder for `read_roles`.
         source: file of the features; its own split is used when no argument asks for another one.
         sizes: number of query, train and validation rows: all of them, or none for the paper's sizes.
         groups: manifest with the columns `id` and `group`; no group gets two roles.
-        seed: of the permutation, when `split` is not a seed.
 
     Raises:
         ConfigError: arguments that exclude each other, or what `Split` refuses. DataError: an unreadable file.
@@ -59,33 +57,55 @@ def choose_split(
                 option="split",
                 hint=f"Leave out {', '.join(f'`{name}`' for name in unused)}.",
             )
+        if stored := _stored(Path(split)):
+            return _fitting(stored, Path(split), len(ids))  # with its seed
         return _of_file(Path(split), read_roles(Path(split), ids), len(ids))
     if missing := [role for role in SIZES if wanted and role not in wanted]:
         raise ConfigError(
-            f"no size given, but one of {' and '.join(wanted)}.", option=missing[0], hint="Give all sizes or none."
+            "must be given together with the other sizes, those of query, train and validation rows.",
+            option=missing[0],
+            hint="Give all three, or none for the paper's sizes.",
         )
     if split is None and source is not None and not wanted and groups is None and (own := _own_roles(source)):
         return _of_file(source, own, len(ids))
-    seed = seed if split is None else int(split)
+    seed = 42 if split is None else int(split)
     together = None if groups is None else read_groups(groups, ids)
     if not wanted:
         return Split.usual(len(ids), seed, together)
     return Split.draw(len(ids), **wanted, seed=seed, groups=together)
 
 
-def choose_roles(
-    ids: Sequence[str], split: str | None = None, *, source: Path | None = None, seed: int = 42
-) -> dict[str, Rows]:
+def choose_roles(ids: Sequence[str], split: str | None = None, *, source: Path | None = None) -> dict[str, Rows]:
     """Rows by role, for checks: as `choose_split`, but the roles of a file may overlap and few items have no roles.
 
     Args:
-        ids, split, source, seed: as in `choose_split`.
+        ids, split, source: as in `choose_split`.
     """
     if split is not None and not split.isdecimal():
         return read_roles(Path(split), ids)
     if split is None and len(ids) < MIN_ITEMS:
         return {}
-    return choose_split(ids, split, source=source, seed=seed).roles
+    return choose_split(ids, split, source=source).roles
+
+
+def _stored(path: Path) -> Split | None:
+    """The split of a run folder or of a file that `Split.save` wrote; None for anything else."""
+    if path.suffix.lower() == ".safetensors":
+        return Split.load(path)
+    return Split.load(path / "split.safetensors") if (path / "split.safetensors").exists() else None
+
+
+def _fitting(split: Split, path: Path, items: int) -> Split:
+    """The split, if all its rows exist.
+
+    Raises:
+        ConfigError: a role names a row that the data does not have.
+    """
+    for role, rows in split.roles.items():
+        if len(rows) and rows.max() >= items:
+            problem = f"{role} has row {rows.max()}, the data has rows 0 to {items - 1}."
+            raise ConfigError(problem, file=path, field="split")
+    return split
 
 
 def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
@@ -101,9 +121,9 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
         DataError: unreadable, no role in it, an item that the data does not have, or some lines that are ids while
             others can only be rows; with file and role.
     """
+    if stored := _stored(path):
+        return stored.roles
     suffix = path.suffix.lower()
-    if suffix == ".safetensors" or (path / "split.safetensors").exists():
-        return Split.load(path if suffix == ".safetensors" else path / "split.safetensors").roles
     found: Mapping[str, Any]
     if path.is_dir():
         found = {file.stem: [line for line in read_lines(file) if line] for file in sorted(path.glob("*.txt"))}

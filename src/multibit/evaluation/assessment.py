@@ -6,29 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from multibit.arrays import FloatArray
+from multibit.arrays import FloatArray, Rows
 from multibit.codes import DIRECTIONS, CodedItems, Codes, Modality, hamming_distances
 from multibit.codes.items import Direction, length_near
 from multibit.errors import DataError
 from multibit.evaluation.agreement import (
     LengthAgreement,
     Quantization,
-    cross_length_agreement,
     quantization,
+    ranking_agreement,
     ranks,
 )
 from multibit.evaluation.cost import Cost
-from multibit.evaluation.health import CodeHealth
+from multibit.evaluation.health import BitUse, CodeHealth
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
-from multibit.evaluation.ranking import Anchor, Key, Rankings
+from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import Stratum, no_shared_label
 from multibit.relation import RelationTeacher
 from multibit.table import counted
 
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
+
 COUNTED_QUERIES, MOST_SHARED = 200, 3  # of the figure of distances by shared labels; 3 means 3 or more
 
 
@@ -39,13 +41,14 @@ class Assessment:
     Attributes:
         name: for tables. facts: about the run, by name. lengths: measured code lengths.
         evaluations: one per protocol, the whole database first.
-        agreement: direction -> agreement of all pairs of lengths. quantization: by direction and length.
-        health: modality -> statistics of the bits in the database. cost: of serving.
+        agreement: direction -> agreement of all pairs of lengths. quantization: by direction and length; empty
+            without relaxed values.
+        health: modality -> statistics of the bits in the database. cost: of serving; None without a model.
         strata: direction -> the two strata without shared labels; empty without the label-name evaluator.
         precision: by direction and length, (n,) mean precision at ranks 1..n.
         displacement: (2, points) normalised rank at the shortest length, and its change at the longest, of a sample.
         shared: number of shared labels -> (B + 1,) share of image-to-text pairs at each distance.
-        teacher: the relation teacher of the training. blocks: bits of each scale.
+        teacher: the relation teacher of the training; None without a model. blocks: bits of each scale.
         warnings: reasons to doubt the numbers, one sentence each.
     """
 
@@ -56,12 +59,12 @@ class Assessment:
     agreement: dict[Direction, list[LengthAgreement]]
     quantization: dict[Key, Quantization]
     health: dict[Modality, CodeHealth]
-    cost: Cost
+    cost: Cost | None
     strata: dict[Direction, tuple[Stratum, Stratum]]
     precision: dict[Key, FloatArray]
     displacement: FloatArray
     shared: dict[int, FloatArray]
-    teacher: RelationTeacher
+    teacher: RelationTeacher | None
     blocks: tuple[int, ...]
     warnings: list[str]
 
@@ -70,11 +73,11 @@ def assess(
     rankings: Sequence[Rankings],
     evaluations: Sequence[Evaluation],
     *,
-    teacher: RelationTeacher,
-    blocks: Sequence[int],
     references: Sequence[GradedRelevance],
-    health: Mapping[Modality, CodeHealth],
-    cost: Cost,
+    bits: BitUse,
+    teacher: RelationTeacher | None = None,
+    blocks: Sequence[int] = (),
+    cost: Cost | None = None,
     anchors: Sequence[Anchor] | None = None,
     facts: Mapping[str, str] | None = None,
     warnings: Sequence[str] = (),
@@ -82,35 +85,43 @@ def assess(
     """Complete the measurements of evaluated rankings.
 
     Args:
-        rankings: one per protocol, the whole database first, with relaxed values. evaluations: of the rankings.
+        rankings: one per protocol, the whole database first. evaluations: of the rankings. Relaxed values,
+            if there are any, give the asymmetric mAP and the quantisation loss.
         teacher: the relation teacher of the training. blocks: bits of each scale.
-        references: graded relevances; a normalised one also gives the strata without shared labels.
-        health: statistics of the bits of the database. cost: of serving.
+        references: graded relevances; a normalised one also gives the strata without shared labels, by the
+            label graph of the teacher.
+        bits: use of the bits in the database. cost: of serving.
         anchors: first rows of the run that shares its candidates with all pools, by protocol; this run when None.
         facts: about the run. warnings: from earlier steps.
     """
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
         anchor = None if anchors is None else anchors[number]
-        complete.append(add_resolution(add_asymmetric(evaluation, each), each, references, anchor))
+        measured = add_asymmetric(evaluation, each) if each.query.relaxed else evaluation
+        complete.append(add_resolution(measured, each, references, anchor))
     query, database, lengths = whole.query, whole.database, whole.lengths
     return Assessment(
         name=complete[0].name,
         facts=dict(facts or {}),
         lengths=lengths,
         evaluations=complete,
-        agreement={d: cross_length_agreement(*_sides(whole, d), lengths) for d in DIRECTIONS if len(lengths) > 1},
-        quantization={key: quantization(query, database, *key) for key in whole},
-        health=dict(health),
+        agreement={d: _agreement(whole, d) for d in DIRECTIONS if len(lengths) > 1},
+        quantization={key: quantization(query, database, *key) for key in whole} if query.relaxed else {},
+        health=bits.health,
         cost=cost,
         strata=_strata(whole, references, teacher),
         precision={key: ranking.first.precision for key, ranking in whole.items()},
-        displacement=_displacement(query.image, database.text, lengths),
+        displacement=_displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)]),
         shared=_distances_by_shared_labels(query, database),
         teacher=teacher,
         blocks=tuple(blocks),
-        warnings=[*warnings, *suspicions(complete[0])],
+        warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
     )
+
+
+def _agreement(rankings: Rankings, direction: Direction) -> list[LengthAgreement]:
+    found = (rankings[direction, bits] for bits in rankings.lengths)
+    return ranking_agreement({ranking.bits: (ranking.query, ranking.database) for ranking in found})
 
 
 def _sides(rankings: Rankings, direction: Direction) -> tuple[Codes, Codes]:
@@ -119,11 +130,11 @@ def _sides(rankings: Rankings, direction: Direction) -> tuple[Codes, Codes]:
 
 
 def _strata(
-    rankings: Rankings, references: Sequence[GradedRelevance], teacher: RelationTeacher
+    rankings: Rankings, references: Sequence[GradedRelevance], teacher: RelationTeacher | None
 ) -> dict[Direction, tuple[Stratum, Stratum]]:
     """Strata of each direction, under the first reference that relates items without a shared label."""
     graded = next((each for each in references if each.normalized), None)
-    if graded is None:
+    if graded is None or teacher is None:
         return {}
     labels = rankings.query.labels, rankings.database.labels
     sides = [_sides(rankings, direction) for direction in DIRECTIONS]
@@ -134,16 +145,20 @@ def _strata(
     return dict(zip(DIRECTIONS, found, strict=True))
 
 
-def _displacement(query: Codes, database: Codes, lengths: Sequence[int]) -> FloatArray:
+def _displacement(short: Ranking, long: Ranking) -> FloatArray:
     """Ranks among a sample of items, as in the four-panel figure of the paper."""
     rng = np.random.default_rng(0)
-    asked = query.take(rng.permutation(len(query))[:SAMPLED_QUERIES])
-    items = database.take(np.sort(rng.permutation(len(database))[:SAMPLED_ITEMS]))
+    asked = rng.permutation(len(short.query))[:SAMPLED_QUERIES]
+    items = np.sort(rng.permutation(len(short.database))[:SAMPLED_ITEMS])
     before, after = (
-        np.stack([ranks(row) for row in hamming_distances(asked, items, bits)]).ravel() / max(len(items) - 1, 1)
-        for bits in (min(lengths), max(lengths))
+        np.stack([ranks(row) for row in _distances(each, asked, items)]).ravel() / max(len(items) - 1, 1)
+        for each in (short, long)
     )
     return np.stack([before, after - before])
+
+
+def _distances(ranking: Ranking, asked: Rows, items: Rows) -> NDArray[np.uint16]:
+    return hamming_distances(ranking.query.take(asked), ranking.database.take(items), ranking.bits)
 
 
 def _distances_by_shared_labels(query: CodedItems, database: CodedItems) -> dict[int, FloatArray]:

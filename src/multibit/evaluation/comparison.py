@@ -18,6 +18,7 @@ from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, per
 
 RESAMPLES = 10_000
 SIGNIFICANT = 0.05
+PLURAL = {"data": "data", "split": "splits"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +192,13 @@ def require_comparable(first: Evaluation, other: Evaluation, names: tuple[str, s
     Raises:
         MismatchError: different queries, database, protocol, lengths, data or split.
     """
-    for part in ("data", "split"):
+    for part in PLURAL:
         known = [evaluation.fingerprints.get(part) for evaluation in (first, other)]
         if all(known) and known[0] != known[1]:
             which = f"{known[1]} and {known[0]}"
-            raise MismatchError(f"{names[1]} and {names[0]} were evaluated on different {part}: {which}.", field=part)
+            raise MismatchError(
+                f"{names[1]} and {names[0]} were evaluated on different {PLURAL[part]}: {which}.", field=part
+            )
     what = [(each.queries, each.database, each.lengths, each.protocol) for each in (first, other)]
     if what[0] != what[1]:
         raise MismatchError(

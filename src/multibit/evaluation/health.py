@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import FloatArray
-from multibit.codes import Codes
+from multibit.codes import Codes, Modality
+from multibit.codes.items import Direction
 from multibit.errors import DataError
+from multibit.evaluation.ranking import Rankings
+
+SEARCHED_BY: dict[Modality, Direction] = {"image": "t2i", "text": "i2t"}
+"""Modality -> direction that searches it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +93,44 @@ def code_warnings(health: CodeHealth, items: int, modality: str) -> list[str]:
     found = []
     if dead := len(health.dead):
         bits = f"{dead} of {len(health.balance)} bits {'is' if dead == 1 else 'are'} constant"
-        found.append(f"{bits} in the {modality} codes: {health.dead[:8].tolist()}.")
+        more = ", and more" if dead > 8 else ""
+        found.append(f"{bits} in the {modality} codes: {health.dead[:8].tolist()}{more}.")
     for length, distinct in health.distinct.items():
         expected = min(2 ** (length / 2), items / 4)
         if distinct < expected:
             codes = f"{distinct:,} different {modality} codes of {length} bits for {items:,} items"
             found.append(f"Only {codes}; {expected:,.0f} expected.")
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class BitUse:
+    """How the codes of a database use their bits.
+
+    Attributes:
+        health: modality -> statistics of its bits. warnings: sentences about codes that use too few of them.
+    """
+
+    health: dict[Modality, CodeHealth]
+    warnings: list[str]
+
+
+def bit_use(rankings: Rankings, blocks: Sequence[int] = ()) -> BitUse:
+    """Statistics of the bits of the database that rankings search.
+
+    Where each length has codes of its own, the longest ones give the statistics and all of them the warnings.
+
+    Args:
+        rankings: of the whole database. blocks: bits of each scale, if known.
+    """
+    health, warnings = {}, []
+    for modality, direction in SEARCHED_BY.items():
+        codes = {bits: rankings[direction, bits].database for bits in sorted(rankings.lengths)}
+        different = {id(each): each for each in codes.values()}.values()
+        parts = [code_health(each, [bits for bits in codes if codes[bits] is each], blocks) for each in different]
+        for part in parts:
+            name = modality if len(parts) == 1 else f"{max(part.distinct)}-bit {modality}"
+            warnings += code_warnings(part, len(rankings.database), name)
+        distinct = {bits: count for part in parts for bits, count in part.distinct.items()}
+        health[modality] = replace(parts[-1], distinct=distinct)
+    return BitUse(health, warnings)

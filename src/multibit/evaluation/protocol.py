@@ -208,15 +208,20 @@ def evaluate(
 def evaluate_rankings(
     rankings: Rankings,
     *,
-    training_labels: ArrayLike,
+    training_labels: ArrayLike | None,
     protocol: str = "the whole database",
     at: int | None = None,
     name: str = "run",
     fingerprints: Mapping[str, str] | None = None,
 ) -> Evaluation:
-    """Compute mAP and precision-recall curves of rankings; the arguments are those of `evaluate`."""
+    """Compute mAP and precision-recall curves of rankings; the arguments are those of `evaluate`.
+
+    Without training labels there is no popularity floor.
+    """
     labels = rankings.query.labels, rankings.database.labels
-    floors = {"random": random_floor(*labels), "popularity": popularity_floor(*labels, training_labels)}
+    floors = {"random": random_floor(*labels)}
+    if training_labels is not None:
+        floors["popularity"] = popularity_floor(*labels, training_labels)
     if np.isnan(floors["random"]).all():
         raise DataError(
             f"none of the {len(rankings.query)} queries has a relevant item in the database ({protocol}).",

@@ -93,9 +93,11 @@ class Rankings(Mapping[Key, Ranking]):
     Args:
         query, database: coded items, with codes at least as long as the longest length. lengths: prefix lengths.
         depth: last rank of the precision curves.
+        own: direction and length -> query and database of that ranking, where it has codes of its own; the same items
+            in the same order.
 
     Raises:
-        DataError: an empty side, no length, or codes shorter than a length.
+        DataError: an empty side, no length, codes shorter than a length, or own codes of another number of items.
 
     Example:
         >>> items = CodedItems.binarize({"image": [[1, -1], [1, 1]], "text": [[1, -1], [-1, 1]]}, [[1, 0], [0, 1]])
@@ -107,7 +109,15 @@ class Rankings(Mapping[Key, Ranking]):
                [1, 0]])
     """
 
-    def __init__(self, query: CodedItems, database: CodedItems, lengths: Sequence[int], *, depth: int = DEPTH) -> None:
+    def __init__(
+        self,
+        query: CodedItems,
+        database: CodedItems,
+        lengths: Sequence[int],
+        *,
+        depth: int = DEPTH,
+        own: Mapping[Key, tuple[CodedItems, CodedItems]] | None = None,
+    ) -> None:
         if not len(query) or not len(database):
             raise DataError(
                 f"{len(query)} queries and {len(database)} database items: need at least 1 of each.",
@@ -117,14 +127,17 @@ class Rankings(Mapping[Key, Ranking]):
             raise DataError("need at least 1 code length.", option="lengths")
         self.query, self.database, self.lengths = query, database, tuple(lengths)
         labels = query.labels, database.labels
-        self._rankings: dict[Key, Ranking] = {
-            (direction, bits): Ranking(query.codes(asked), database.codes(searched), *labels, bits, depth)
-            for direction, (asked, searched) in DIRECTIONS.items()
-            for bits in lengths
-        }
-        for side in (query, database):
-            side.image.check_length(max(lengths))
-            side.text.check_length(max(lengths))
+        self._rankings: dict[Key, Ranking] = {}
+        for direction, (asked, searched) in DIRECTIONS.items():
+            for bits in lengths:
+                sides = (own or {}).get((direction, bits), (query, database))
+                if tuple(map(len, sides)) != (len(query), len(database)):
+                    raise DataError(f"own codes of {sides}, for {query} and {database}.", field=f"{direction}, {bits}")
+                codes = sides[0].codes(asked), sides[1].codes(searched)
+                self._rankings[direction, bits] = Ranking(*codes, *labels, bits, depth)
+        for _, ranking in sorted(self.items(), key=lambda each: -each[0][1]):  # the longest length is named first
+            ranking.query.check_length(ranking.bits)
+            ranking.database.check_length(ranking.bits)
 
     def __getitem__(self, key: Key) -> Ranking:
         return self._rankings[key]

@@ -22,6 +22,7 @@ class GradedRelevance:
 
     Attributes:
         name: for tables. kernel: K (C, C). normalized: divide by sqrt(y_q K y_q) sqrt(y_i K y_i).
+        origin: name of the text encoder that the kernel is by; "" where there is none.
 
     Example:
         >>> relevance = GradedRelevance.shared_labels(3)
@@ -32,6 +33,7 @@ class GradedRelevance:
     name: str
     kernel: FloatArray
     normalized: bool = False
+    origin: str = ""
 
     @classmethod
     def shared_labels(cls, columns: int) -> GradedRelevance:
@@ -46,12 +48,17 @@ class GradedRelevance:
 
     @classmethod
     def semantic(
-        cls, label_names: Sequence[str], encode: Callable[[Sequence[str]], ArrayLike], prompt: str = PROMPT
+        cls,
+        label_names: Sequence[str],
+        encode: Callable[[Sequence[str]], ArrayLike],
+        prompt: str = PROMPT,
+        origin: str = "",
     ) -> GradedRelevance:
         """Similarity of the label names to a text encoder (`eq:semantic-kernel`, `eq:semantic-relevance`).
 
         Args:
             label_names: C names. encode: n texts -> (n, d) vectors. prompt: text around a name, with {} for the name.
+            origin: name of the text encoder.
 
         Raises:
             DataError: no label names, or vectors of another shape or not finite.
@@ -70,7 +77,7 @@ class GradedRelevance:
         unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
         kernel = np.maximum(unit @ unit.T, 0.0)
         np.fill_diagonal(kernel, 1.0)
-        return cls("label names", kernel, normalized=True)
+        return cls("label names", kernel, normalized=True, origin=origin)
 
     def vectors(self, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Two (n, C) arrays l and r for these label sets, such that scores(a, b) = l_a r_b^T.

@@ -1,7 +1,7 @@
 """Feature extraction: data set -> feature store, shard by shard. Unreadable images are skipped and listed.
 
 Shards are written directly into the folder of the store and become valid when `store.json` lists them. Until then
-`plan.json` describes the extraction: the same extraction is resumed after a crash, another one starts again.
+`plan.json` describes the extraction: the same extraction is resumed after a crash, another one is refused.
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ class Extraction:
         return [number for number in range(self.first, self.end) if not shard_path(self.folder, number).exists()]
 
     def resume_or_start(self, recipe: Recipe) -> None:
-        """Keep finished shards only if they were made by the same plan.
+        """Keep the finished shards of the same plan. Those of another plan are hours of work: they are not deleted.
 
         Raises:
-            DataError: the folder contains something else.
+            DataError: the folder contains something else. MismatchError: finished shards of another plan.
         """
         names = {path.name for path in self.folder.iterdir()}
         if names and not names & {PLAN, "store.json"}:
@@ -163,17 +163,29 @@ class Extraction:
         plan = {"data": self.dataset.fingerprint(), "images": images, "first": self.first, "size": self.size}
         plan["recipe"] = recipe.to_dict()
         with contextlib.suppress(FormatError):
-            if read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan") == plan:
+            earlier = read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan")
+            if earlier == plan:
                 return
+            if finished := len(self._shards()):
+                raise MismatchError(
+                    f"contains an unfinished extraction of other data, encoders or settings, with {finished} finished "
+                    "shards.",
+                    file=self.folder,
+                    hint=f"Run the earlier command again to resume it, or delete {PLAN} there to discard it.",
+                )
         self.discard()
         write_json(self.folder / PLAN, {"plan": plan}, kind="extraction plan", version=2)
 
     def discard(self) -> None:
         """Remove everything that does not belong to a finished store."""
-        for path in self.folder.glob("shard-*.safetensors"):
-            if path.name >= shard_path(self.folder, self.first).name:
-                path.unlink()
+        for path in self._shards():
+            path.unlink()
         (self.folder / PLAN).unlink(missing_ok=True)
+
+    def _shards(self) -> list[Path]:
+        """The shards of this folder that no finished store contains."""
+        first = shard_path(self.folder, self.first).name
+        return [path for path in self.folder.glob("shard-*.safetensors") if path.name >= first]
 
     def run(self, numbers: Sequence[int], workers: int, advance: Advance) -> None:
         """Make some shards in this process. Threads decode images, a few batches ahead of the encoder."""

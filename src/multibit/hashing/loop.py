@@ -84,6 +84,7 @@ def fit(
     *,
     selection: str = "",
     state_file: Path | None = None,
+    until: int | None = None,
     save_every: float = 3.0,
 ) -> TrainingState:
     """Train `model`, and any parameters of `targets`, and set both to their best epoch.
@@ -95,6 +96,8 @@ def fit(
         score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
         selection: fingerprint of the data that `score` uses, so that scores of different data are never compared.
         state_file: of the training state; if it exists, training resumes from it, bit-identical on a CPU.
+        until: stop after this epoch. The learning rates follow the schedule of all epochs, so that a later call resumes
+            from the state file as if there had been no stop. A state after a later epoch is left as it is.
         save_every: minimum seconds between two writes of the state.
 
     Returns:
@@ -106,6 +109,8 @@ def fit(
     """
     if len(training) < 2:
         raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
+    if until is not None and until < 1:
+        raise ConfigError(f"must be at least 1, got {until}.", option="until")
     device = model.device
     targets = targets.to(device)
     objective = Objective(config, model.blocks, tuple(targets.teacher.rho)).to(device)
@@ -119,9 +124,9 @@ def fit(
     identity = fingerprint(config.to_dict(), model.blocks, selection, *arrays)
     state = _resume(state_file, identity, learner, optimizer, schedule)
     saved = time.monotonic()
-    with track("Training", config.epochs, "epochs") as advance:
-        advance(state.epoch)
-        for epoch in range(state.epoch + 1, config.epochs + 1):
+    last = config.epochs if until is None else min(until, config.epochs)
+    with track("Training", last, "epochs", done=min(state.epoch, last)) as advance:
+        for epoch in range(state.epoch + 1, last + 1):
             model.train()
             sums = torch.zeros(len(objective.names), device=device)
             rate = float(schedule.get_last_lr()[0])
@@ -143,7 +148,7 @@ def fit(
             _require_codes(model, training, epoch)
             _keep_best(state, learner, None if score is None else score(model))
             advance(1, note=_note(state))
-            if state_file and (time.monotonic() - saved >= save_every or epoch == config.epochs):
+            if state_file and (time.monotonic() - saved >= save_every or epoch == last):
                 _save_state(state_file, identity, state, learner, optimizer, schedule)
                 saved = time.monotonic()
     learner.load_state_dict(state.best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -19,6 +20,7 @@ class Targets(nn.Module):
 
     Args:
         teacher: fitted to the training labels. labels: (n, C) of the training items.
+        own_scales: g_l at the nodes of g* instead of those of the bit budget.
 
     Example:
         >>> labels = np.array([[1, 0], [1, 1], [0, 1]], np.uint8)
@@ -30,10 +32,10 @@ class Targets(nn.Module):
     integrated: Tensor  # (n, E) rows of g*
     scales: Tensor  # (M, n, C) rows of each g_l
 
-    def __init__(self, teacher: RelationTeacher, labels: NDArray[np.uint8]) -> None:
+    def __init__(self, teacher: RelationTeacher, labels: NDArray[np.uint8], own_scales: bool = False) -> None:
         super().__init__()
         self.teacher = teacher
-        scales = np.stack([teacher.embed(labels, scale) for scale in range(teacher.scales)])
+        scales = np.stack([teacher.heat(labels, tau) for tau in (teacher.nodes[0] if own_scales else teacher.tau)])
         self.register_buffer("integrated", _tensor(teacher.embed(labels)), persistent=False)
         self.register_buffer("scales", _tensor(scales), persistent=False)
 
@@ -68,12 +70,13 @@ class LearnedTargets(Targets):
     log_heat: Tensor  # (M, C) -tau_l lambda
     prior: Tensor  # (M,) quadrature weights, summing to 1
 
-    def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8]) -> None:
-        super().__init__(teacher, labels)
+    def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8], own_scales: bool = False) -> None:
+        super().__init__(teacher, labels, own_scales)
         eigenvalues, eigenvectors = teacher.spectrum
+        tau, rho = teacher.nodes
         self.register_buffer("signal", _tensor((labels * teacher.graph.specificity) @ eigenvectors), persistent=False)
-        self.register_buffer("log_heat", _tensor(-np.outer(teacher.tau, eigenvalues)), persistent=False)
-        self.register_buffer("prior", _tensor(teacher.rho / teacher.rho.sum()), persistent=False)
+        self.register_buffer("log_heat", _tensor(-np.outer(tau, eigenvalues)), persistent=False)
+        self.register_buffer("prior", _tensor(rho / rho.sum()), persistent=False)
         self.logits = nn.Parameter(self.prior.log())
 
     def scores(self, rows: Tensor) -> Tensor:
@@ -92,12 +95,14 @@ class LearnedTargets(Targets):
         """The teacher with the trained weights."""
         t = cast(LearnedWeights, self.teacher)
         weights = torch.softmax(self.logits.detach().double(), 0).cpu().numpy()
-        return LearnedWeights(t.graph, t.alpha, t.eta, t.tau, t.rho, weights)
+        return replace(t, learned=weights)
 
 
-def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8]) -> Targets:
-    """The targets for a type of teacher."""
-    return LearnedTargets(teacher, labels) if isinstance(teacher, LearnedWeights) else Targets(teacher, labels)
+def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8], own_scales: bool = False) -> Targets:
+    """The targets that fit a teacher; the arguments are those of `Targets`."""
+    if isinstance(teacher, LearnedWeights):
+        return LearnedTargets(teacher, labels, own_scales)
+    return Targets(teacher, labels, own_scales)
 
 
 def _tensor(array: NDArray[np.float64]) -> Tensor:

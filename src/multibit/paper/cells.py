@@ -96,16 +96,21 @@ class Design:
 
     Attributes:
         title: printed name. method: name of the method. teacher: that replaces the method's own; "" for its own.
+        teacher_alpha: fractional order whose nodes the teacher has; 0 for that of the bit budget.
+        scale_teacher: that the scale loss follows, as the setting of this name.
     """
 
     title: str
     method: str
     teacher: str = ""
+    teacher_alpha: float = 0.0
+    scale_teacher: str = "heat"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that the method is trained with."""
-        return {"teacher": self.teacher} if self.teacher else {}
+        """Settings that the method is trained with, where they are not its own."""
+        chosen = {"teacher": self.teacher, "teacher_alpha": self.teacher_alpha, "scale_teacher": self.scale_teacher}
+        return {name: value for name, value in chosen.items() if value not in ("", 0.0, "heat")}
 
     def __str__(self) -> str:
         return self.title

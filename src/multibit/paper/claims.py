@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from multibit.paper.cells import Alpha, Cells, Column, Eta, Row
+from multibit.paper.cells import Alpha, AtLength, Cells, Column, Eta, Row
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,46 @@ class Claim:
     Attributes:
         text: the statement. holds: cells, all of them defined -> whether they show it.
         about: column -> whether the claim is about it.
+        found: cells -> what was measured, in words.
+        datasets: names in the paper of the datasets that it is about, None for a dataset that the paper does not have;
+            all when empty.
     """
 
     text: str
     holds: Callable[[Cells[float]], bool]
     about: Callable[[Column], bool] = lambda column: True
+    found: Callable[[Cells[float]], str] = lambda cells: ""
+    datasets: tuple[str | None, ...] = ()
 
-    def judge(self, cells: Cells[float]) -> bool | None:
-        """Whether the cells show it; None if there are none that it is about, or one is undefined."""
+    def concerns(self, dataset: str | None) -> bool:
+        """Whether the paper says it about a dataset."""
+        return not self.datasets or dataset in self.datasets
+
+    def judge(self, cells: Cells[float]) -> Verdict:
+        """Whether the cells show it; unknown if there are none that it is about, or one is missing or undefined."""
         about = cells.where(self.about)
-        return self.holds(about) if about and not np.isnan(list(about.values())).any() else None
+        if not about or np.isnan(list(about.values())).any():
+            return Verdict(None)
+        try:
+            return Verdict(bool(self.holds(about)), self.found(about))
+        except KeyError:  # a cell of other code lengths
+            return Verdict(None)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of a claim.
+
+    Attributes:
+        holds: None if the cells do not say. found: what was measured, in words.
+    """
+
+    holds: bool | None
+    found: str = ""
+
+    def __str__(self) -> str:
+        words = {True: "reproduced", False: "NOT REPRODUCED", None: "not measured"}
+        return words[self.holds] + (f" ({self.found})" if self.found else "")
 
 
 def rising(rows: Sequence[Row]) -> Callable[[Cells[float]], bool]:
@@ -35,9 +66,21 @@ def rising(rows: Sequence[Row]) -> Callable[[Cells[float]], bool]:
     return lambda cells: all(cells[a, c] < cells[b, c] for a, b in pairwise(rows) for c in cells.columns)
 
 
-def largest(row: Row) -> Callable[[Cells[float]], bool]:
-    """A row has the largest value of every column."""
-    return lambda cells: all(value <= cells[row, column] for (_, column), value in cells.items())
+def largest(row: Row, among: Sequence[Row] = ()) -> Callable[[Cells[float]], bool]:
+    """A row has the largest value of every column, among some rows or all."""
+    return lambda cells: all(
+        value <= cells[row, column] for (other, column), value in cells.items() if not among or other in among
+    )
+
+
+def between(least: float, most: float, digits: int) -> Callable[[Cells[float]], bool]:
+    """Every value is in the range that the paper prints, rounded as the paper rounds."""
+    return lambda cells: all(least <= round(value, digits) <= most for value in cells.values())
+
+
+def span(digits: int) -> Callable[[Cells[float]], str]:
+    """The smallest and the largest value, in words."""
+    return lambda cells: f"{min(cells.values()):.{digits}f} to {max(cells.values()):.{digits}f}"
 
 
 def better(row: Row, other: Row) -> Callable[[Cells[float]], bool]:
@@ -54,6 +97,25 @@ def _better(value: float, other: float, column: Column) -> bool:
     return value > other if column.larger_is_better else value < other
 
 
-def peak_at(eta: float, alphas: Sequence[float]) -> Callable[[Cells[float]], bool]:
-    """The largest cell of a grid is in the row of eta and in one of the columns of alpha."""
-    return lambda cells: max(cells, key=lambda key: cells[key]) in [(Eta(eta), Alpha(alpha)) for alpha in alphas]
+def peak_at(eta: float, alpha: float) -> Callable[[Cells[float]], bool]:
+    """The largest cell of a grid is in the row of eta and in the column of alpha."""
+    return lambda cells: peak(cells) == (Eta(eta), Alpha(alpha))
+
+
+def peak(cells: Cells[float]) -> tuple[Row, Column]:
+    """Row and column of the largest cell."""
+    return max(cells, key=lambda key: cells[key])
+
+
+def monotone(*, rises: bool) -> Callable[[Cells[float]], bool]:
+    """In every row, each quantity rises, or falls, with the code length."""
+
+    def holds(cells: Cells[float]) -> bool:
+        groups: dict[tuple[Row, Any], list[tuple[int, float]]] = {}
+        for (row, column), value in cells.items():
+            if isinstance(column, AtLength):
+                groups.setdefault((row, column.quantity), []).append((column.bits, value))
+        pairs = [pair for values in groups.values() for pair in pairwise(sorted(values))]
+        return all((b > a) == rises and a != b for (_, a), (_, b) in pairs)
+
+    return holds

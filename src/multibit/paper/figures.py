@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,13 @@ from PIL.Image import Image
 from multibit.arrays import FloatArray
 from multibit.codes.distance import nearest
 from multibit.codes.items import DIRECTIONS, Direction, length_near
+from multibit.config import GRID_ALPHA, GRID_ETA
 from multibit.errors import DataError
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.hashing.methods import METHODS
 from multibit.paper.accuracy_cells import (
     CODE_SIZE,
-    GRID_ALPHA,
-    GRID_ETA,
     MODEL_SIZE,
     QUERY_TIME,
     TRAINING,
@@ -31,7 +30,7 @@ from multibit.paper.cells import Alpha, Eta
 from multibit.paper.ranking_cells import Displacement, displacements
 from multibit.paper.reproduction import Reproduction
 from multibit.paper.tables import TABLES, Outcome, reproduce
-from multibit.report.figures import draw_distributions, draw_panels
+from multibit.report.figures import draw_distributions, draw_panels, draw_surface
 from multibit.report.sheet import Search, draw_sheet
 from multibit.runs import Run
 from multibit.search import Hit
@@ -50,12 +49,13 @@ class PaperFigure:
 
     Attributes:
         name: on the command line and of its files. label: of the figure in the paper's source.
-        measure: reproduction, seed -> what it shows. draw: draws what was measured.
+        measure: reproduction, seeds -> what it shows: the mean over all seeds where it draws cells of a table, the
+            first seed where it draws single queries. draw: draws what was measured.
     """
 
     name: str
     label: str
-    measure: Callable[[Reproduction, int], Any]
+    measure: Callable[[Reproduction, Sequence[int]], Any]
     draw: Callable[[Any], Figure | Image]
 
 
@@ -69,7 +69,7 @@ def draw_stability(panels: Sequence[Displacement]) -> Figure:
         _contours(axes, panel.rank.ravel(), panel.moved.ravel())
         axes.axhline(0, color="#0b3c5d", linewidth=0.8)
         change = np.abs(panel.moved).mean()
-        text = f"tau-b {panel.tau.mean():.3f} ± {panel.tau.std():.3f}, mean |change| {change:.3f}"
+        text = f"tau-b {panel.tau.mean():.3f} ± {panel.tau.std(ddof=1):.3f}, mean |change| {change:.3f}"
         axes.text(0.98, 0.95, text, transform=axes.transAxes, ha="right", fontsize=8)
         short, long = panel.lengths
         axes.set(xlabel=f"normalised rank at {short} bits", ylabel=f"change at {long} bits", ylim=(-1, 1))
@@ -94,21 +94,22 @@ def draw_gains(gains: Gains) -> Figure:
 
 
 def draw_sensitivity(outcome: Outcome) -> Figure:
-    """Validation mean mAP over alpha and eta, with a star at the best."""
-    grid = np.array([[outcome.cells[Eta(eta), Alpha(alpha)].item() for alpha in GRID_ALPHA] for eta in GRID_ETA])
-    figure, (axes,) = draw_panels([f"Validation mean mAP (%) at {outcome.bits} bits"])
-    image = axes.imshow(grid, cmap="Greys", origin="lower", aspect="auto")
-    middle = (grid.max() + grid.min()) / 2
-    for (i, j), value in np.ndenumerate(grid):
-        color = "white" if value > middle else "black"
-        axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
-    i, j = np.unravel_index(grid.argmax(), grid.shape)
-    axes.plot(j, i + 0.3, "*", color="#d95f02", markersize=11)
-    axes.set_xticks(range(len(GRID_ALPHA)), [str(alpha) for alpha in GRID_ALPHA])
-    axes.set_yticks(range(len(GRID_ETA)), [str(eta) for eta in GRID_ETA])
-    axes.grid(False)
-    axes.set(xlabel="alpha", ylabel="eta")
-    figure.colorbar(image, ax=axes)
+    """Validation mean mAP over alpha and eta, the mean over the seeds, with a star at the best."""
+    cells = {(str(row), str(column)): float(values.mean()) for (row, column), values in outcome.cells.items()}
+    return draw_sensitivities({f"Validation mean mAP (%) at {outcome.bits} bits": cells})
+
+
+def draw_sensitivities(grids: Mapping[str, Mapping[tuple[str, str], float]]) -> Figure:
+    """A panel for each dataset.
+
+    Args:
+        grids: title of the panel -> printed names of row and column -> mean mAP in percent.
+    """
+    figure, panels = draw_panels(list(grids))
+    for axes, cells in zip(panels, grids.values(), strict=True):
+        grid = np.array([[cells[str(Eta(eta)), str(Alpha(alpha))] for alpha in GRID_ALPHA] for eta in GRID_ETA])
+        best = GRID_ALPHA[grid.argmax() % len(GRID_ALPHA)], GRID_ETA[grid.argmax() // len(GRID_ALPHA)]
+        draw_surface(figure, axes, GRID_ALPHA, GRID_ETA, grid, best)
     return figure
 
 
@@ -123,8 +124,9 @@ def draw_cost(outcome: Outcome) -> Figure:
     rows = outcome.cells.rows[::-1]
     figure, panels = draw_panels(list(costs.values()))
     for axes, column in zip(panels, costs, strict=True):
-        values = [outcome.cells[row, column].item() for row in rows]
-        bars = axes.barh(list(map(str, rows)), values, color="0.65", edgecolor="black")
+        seeds = np.stack([outcome.cells[row, column] for row in rows])  # (designs, seeds)
+        error = seeds.std(axis=1, ddof=1) if seeds.shape[1] > 1 else None
+        bars = axes.barh(list(map(str, rows)), seeds.mean(axis=1), xerr=error, color="0.65", edgecolor="black")
         axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
         axes.margins(x=0.2)
     return figure
@@ -164,22 +166,26 @@ def _search(r: Reproduction, run: Run, method: str, direction: Direction, query:
     return Search(title, frozenset(data.label_names_of(row)), image, {bits: hits}, searched)
 
 
-def _of_table(name: str, r: Reproduction, seed: int) -> Outcome:
-    return reproduce(TABLES[name], r, [seed])
+def _of_table(name: str, r: Reproduction, seeds: Sequence[int]) -> Outcome:
+    return reproduce(TABLES[name], r, seeds)
+
+
+def _of_first(measure: Callable[[Reproduction, int], Any]) -> Callable[[Reproduction, Sequence[int]], Any]:
+    return lambda r, seeds: measure(r, seeds[0])
 
 
 FIGURES: dict[str, PaperFigure] = {
     figure.name: figure
     for figure in (
-        PaperFigure("cross-length-stability", "fig:cross-length-stability", displacements, draw_stability),
-        PaperFigure("query-level-gain", "fig:query-level-gain", ap_gains, draw_gains),
+        PaperFigure("cross-length-stability", "fig:cross-length-stability", _of_first(displacements), draw_stability),
+        PaperFigure("query-level-gain", "fig:query-level-gain", _of_first(ap_gains), draw_gains),
         PaperFigure(
             "parameter-sensitivity", "fig:parameter-sensitivity", partial(_of_table, "sensitivity"), draw_sensitivity
         ),
         PaperFigure(
             "deployment-cost", "fig:performance-efficiency", partial(_of_table, "multi-length-cost"), draw_cost
         ),
-        PaperFigure("qualitative-retrieval", "fig:qualitative-retrieval", qualitative_searches, draw_sheet),
+        PaperFigure("qualitative-retrieval", "fig:qualitative-retrieval", _of_first(qualitative_searches), draw_sheet),
     )
 }
 """Name -> figure."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau
 
 from multibit.arrays import Labels, mean_of
+from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ideal_gains, ndcg
 from multibit.hashing.bits import allocate_bits
+from multibit.paper.accuracy_cells import LEARNED, UNIFORM_ALPHA
 from multibit.paper.cells import Cells, Column, Named, Nodes, Quantity, Row, Scale
 from multibit.paper.reproduction import Reproduction
 from multibit.relation import RelationTeacher, teacher_class
@@ -19,7 +22,6 @@ from multibit.relation.teachers import LearnedWeights
 
 TEACHER_QUERIES = 500  # that a label-side teacher ranks the database for
 FIDELITY_QUERIES, FIDELITY_CANDIDATES = 200, 2_000  # that both the quadrature kernel and g* rank
-UNIFORM_ALPHA = 1.2  # its scales are used by the multi-scale teachers on every dataset (Table `tab:teacher-quality`)
 
 VALUE = Quantity("value", "g")
 TAU, RHO = Quantity("tau"), Quantity("rho")
@@ -28,14 +30,24 @@ ERROR, FIDELITY = Quantity("error %"), Quantity("tau-b")
 
 FRT, UKM, UMH = Named("FRT"), Named("UKM"), Named("UMH")
 SETTINGS = (
-    "epsilon", "alpha", "eta", "scales", "dimension", "teacher_temperature", "student_temperature", "scale_weight",
-    "learning_rate", "batch_size", "epochs",
+    "epsilon", "alpha", "eta", "scales", "dimension", "hidden", "teacher_temperature", "student_temperature",
+    "scale_weight", "learning_rate", "batch_size", "epochs",
 )  # fmt: skip
 
 
 def parameters(r: Reproduction, seed: int) -> Cells[float]:
-    """The settings of the runs (Table `tab:all-parameters`)."""
-    return Cells({(Named(name), VALUE): float(getattr(r.config, name)) for name in SETTINGS})
+    """The settings of the runs and what follows from them (Table `tab:all-parameters`)."""
+    config = r.config
+    tau, rho = quadrature(config.alpha, config.eta, config.scales)
+    values = {name: float(getattr(config, name)) for name in SETTINGS}
+    values |= {"number of lengths": float(len(config.lengths)), "longest length": float(config.code_bits)}
+    values |= {f"beta {bits}": beta for bits, beta in zip(config.lengths, config.length_weights, strict=True)}
+    of_scales: dict[str, Sequence[float]] = {
+        "tau": tau.tolist(), "rho": rho.tolist(), "bits": allocate_bits(rho, config.code_bits),
+    }  # fmt: skip
+    for name, each in of_scales.items():
+        values |= {f"{name} of scale {i}": float(value) for i, value in enumerate(each, start=1)}
+    return Cells({(Named(name), VALUE): round(value, 4) for name, value in values.items()})
 
 
 def data_split(r: Reproduction, seed: int) -> Cells[float]:
@@ -81,8 +93,7 @@ def teacher_quality(r: Reproduction, seed: int) -> Cells[float]:
         UMH: _fit(r, "umh", UNIFORM_ALPHA),
     }
     if r.subject.store is not None:
-        learned = r.run("multibit", seed, teacher="learned-weights")
-        teachers[Named("Learned-weight Multi-scale Heat")] = learned.teacher
+        teachers[Named(LEARNED.title)] = r.run(LEARNED.method, seed, **LEARNED.settings).teacher
     return _ndcg_of_teachers(r, {**teachers, FRT: _fit(r, "frt")})
 
 
@@ -91,23 +102,29 @@ def teacher_aligned(r: Reproduction, seed: int) -> Cells[float]:
     return _ndcg_of_teachers(r, {FRT: _fit(r, "frt"), UKM: _fit(r, "ukm"), UMH: _fit(r, "umh")})
 
 
-def _fit(r: Reproduction, name: str, alpha: float | None = None, scales: int | None = None) -> RelationTeacher:
+def _fit(r: Reproduction, name: str, teacher_alpha: float = 0.0, scales: int | None = None) -> RelationTeacher:
     c = r.config
     labels = r.subject.labels[r.split.train]
-    return teacher_class(name).fit(labels, alpha or c.alpha, c.eta, scales or c.scales, c.epsilon)
+    return teacher_class(name).fit(labels, c.alpha, c.eta, scales or c.scales, c.epsilon, teacher_alpha)
 
 
 def _ndcg_of_teachers(r: Reproduction, teachers: Mapping[Row, RelationTeacher]) -> Cells[float]:
-    asked, database = (r.subject.labels[rows] for rows in (r.split.query[:TEACHER_QUERIES], r.split.database))
-    rows = {row: first_of_teacher(teacher, asked, database) for row, teacher in teachers.items()}
     cells: Cells[float] = Cells()
     for name, graded in r.references.items():
-        ideal = ideal_gains(graded, asked, database)
-        for row, ranked in rows.items():
-            gains = [graded.scores(asked[q : q + 1], database[ranked[q]])[0] for q in range(len(asked))]
-            values = [ndcg(got, best) for got, best in zip(gains, ideal, strict=True)]
-            cells[row, Quantity(name)] = mean_of(values)
+        for row, teacher in teachers.items():
+            measure = partial(_ndcg_of, r, teacher, name, graded)
+            cells[row, Quantity(name)] = r.remember(("teacher", teacher.fingerprint(), name), measure)
     return cells
+
+
+def _ndcg_of(r: Reproduction, teacher: RelationTeacher, name: str, graded: GradedRelevance) -> float:
+    """Mean NDCG@100 of one teacher under one evaluator."""
+    asked, database = (r.subject.labels[rows] for rows in (r.split.query[:TEACHER_QUERIES], r.split.database))
+    ranking = partial(first_of_teacher, teacher, asked, database)
+    rows = r.remember(("first of teacher", teacher.fingerprint()), ranking)
+    ideal = r.remember(("ideal gains", name), partial(ideal_gains, graded, asked, database))
+    gains = [graded.scores(asked[q : q + 1], database[rows[q]])[0] for q in range(len(asked))]
+    return mean_of([ndcg(got, best) for got, best in zip(gains, ideal, strict=True)])
 
 
 def first_of_teacher(teacher: RelationTeacher, asked: Labels, database: Labels, k: int = 100) -> NDArray[np.int64]:

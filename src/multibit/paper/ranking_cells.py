@@ -14,7 +14,7 @@ from multibit.codes.items import DIRECTIONS, MIDDLE, Direction, length_near
 from multibit.errors import DataError
 from multibit.evaluation.agreement import Quantization, quantization, rank_displacement, ranking_agreement
 from multibit.evaluation.metric import COLLISION, INVERSION, NDCG, TAU_B
-from multibit.evaluation.resolution import kendall_tau
+from multibit.evaluation.resolution import kendall_tau, pair_order
 from multibit.evaluation.strata import no_shared_label
 from multibit.paper.accuracy_cells import MULTIBIT, NAIVE_PREFIX, SEPARATE
 from multibit.paper.cells import AtLength, Cells, Design, Length, LengthAgreementTau, Named, Quantity, Searching
@@ -29,7 +29,11 @@ RESOLUTION = {metric: Quantity(name, larger_is_better=metric.larger_is_better) f
 STRATUM_NDCG, PAIRS = Quantity("NDCG@100"), Quantity("pairs", ".0f")
 DEVIATION, SIGN_TAU = Quantity("deviation", ".4f"), Quantity("tau-b", ".4f")
 TIED_PAIRS, CEILING, TAU, GAP = Quantity("S(B)"), Quantity("ceiling"), Quantity("tau-b"), Quantity("gap")
-DISPLACEMENT = Quantity("mean |change|")
+DISPLACEMENT, TAU_DEVIATION = Quantity("mean |change|", larger_is_better=False), Quantity("tau-b deviation")
+
+ORDER_QUERIES, ORDER_CANDIDATES = 200, 2_000  # whose order by the teacher is compared with that by the codes
+SOFT, BINARY = Quantity("soft %", ".1f"), Quantity("binary %", ".1f")
+COMPARED = 500  # queries that are ranked by the relaxed and by the binary codes
 
 WITHOUT_MPA = Design("MultiBit without MPA", "frt-sbo")
 AGREEING = (NAIVE_PREFIX, SEPARATE, WITHOUT_MPA, MULTIBIT)
@@ -51,6 +55,41 @@ def resolution(reference: str) -> Callable[[Reproduction, int], Cells[float]]:
         return cells
 
     return measure
+
+
+def evaluator_agreement(r: Reproduction, seed: int) -> Cells[float]:
+    """Tau-b between the two evaluators on the candidate pools of the full model (below Table `tab:resolution-semantic`).
+
+    The pool of a query is the full model's first ranks; the mean is over the queries and both directions.
+    """  # noqa: E501 - the table's name
+    run, bits = r.run("multibit", seed), length_near(r.config.lengths)
+    query, database = r.codes(run, "query"), r.codes(run, "database")
+    sides = [(e.vectors(query.labels)[0], e.vectors(database.labels)[1]) for e in (r.idf, r.semantic)]
+    taus = []
+    for direction in DIRECTIONS:
+        for q, pool in enumerate(r.rankings(run, "database", [bits])[direction, bits].first.rows):
+            idf, names = (np.round(asked[q] @ items[pool].T, 10) for asked, items in sides)
+            taus.append(pair_order(idf, -names).tau)
+    return Cells({(Named("IDF and label names"), TAU): float(np.mean(taus))})
+
+
+def order_preservation(r: Reproduction, seed: int) -> Cells[float]:
+    """Share of the pairs that g* orders and that the codes order alike (`eq:order-preservation`), in percent."""
+    run, rng = r.run("multibit", seed), np.random.RandomState(42)
+    asked = rng.permutation(len(r.split.query))[:ORDER_QUERIES]
+    rows = np.sort(rng.permutation(len(r.split.database))[:ORDER_CANDIDATES])
+    query, database = r.codes(run, "query").take(asked), r.codes(run, "database").take(rows)
+    relevance = np.round(run.teacher.scores(query.labels, database.labels), 10)
+    cells: Cells[float] = Cells()
+    for column in (SOFT, BINARY):
+        for direction, (left, right) in DIRECTIONS.items():
+            for bits in r.config.lengths:
+                hard = hamming_distances(query.codes(left), database.codes(right), bits)
+                soft = bits - np.float64(query.relaxed[left][:, :bits]) @ database.relaxed[right][:, :bits].T
+                orders = map(pair_order, relevance, soft if column is SOFT else hard)
+                kept = [1 - order.collision - order.inversion for order in orders]
+                cells[Searching(direction), AtLength(column, bits)] = 100 * mean_of(kept)
+    return cells
 
 
 def resolution_strata(r: Reproduction, seed: int) -> Cells[float]:
@@ -110,7 +149,7 @@ def tie_ceiling(r: Reproduction, seed: int) -> Cells[float]:
 
 def _quantized(r: Reproduction, seed: int, direction: Direction, bits: int) -> Quantization:
     run = r.run("multibit", seed)
-    make = partial(quantization, r.codes(run, "query"), r.codes(run, "database"), direction, bits)
+    make = partial(quantization, r.codes(run, "query"), r.codes(run, "database"), direction, bits, COMPARED)
     return r.remember(("quantization", seed, direction, bits), make)
 
 
@@ -185,5 +224,6 @@ def sampled_displacement(r: Reproduction, seed: int) -> Cells[float]:
     cells: Cells[float] = Cells()
     for each in displacements(r, seed):
         cells[each.design, TAU] = float(each.tau.mean())
+        cells[each.design, TAU_DEVIATION] = float(each.tau.std(ddof=1)) if len(each.tau) > 1 else 0.0
         cells[each.design, DISPLACEMENT] = float(np.abs(each.moved).mean())
     return cells

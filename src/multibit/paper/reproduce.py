@@ -22,11 +22,12 @@ from multibit.report.page import DPI, missing_for_figures
 from multibit.table import Table, write_table
 
 SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
+WRITTEN = ("config", "data", "column", "split", "seeds")  # by every version, about the tables of a folder
 QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
 QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
 METHOD = (
-    "teacher", "allocation", "aligned", "alignment", "standard_weight", "binary_weight", "within_weight",
-    "consistency_weight",
+    "teacher", "teacher_alpha", "scale_teacher", "allocation", "aligned", "alignment", "standard_weight",
+    "binary_weight", "within_weight", "consistency_weight",
 )  # fmt: skip
 """Settings by which the methods of the paper differ."""
 
@@ -87,7 +88,8 @@ def reproduce_all(
     interruption call it again: trained runs are reused.
 
     Args:
-        reproduction: of the dataset. names: of tables and figures. seeds: of the trainings; figures use the first.
+        reproduction: of the dataset. names: of tables and figures.
+        seeds: of the trainings; figures of single queries use the first.
         folder: of the results. console: for the tables and the reasons.
 
     Returns:
@@ -107,7 +109,7 @@ def reproduce_all(
     for name in names:
         try:
             if name in FIGURES:
-                _write_figure(FIGURES[name], reproduction, seeds[0], folder / "figures" / name)
+                _write_figure(FIGURES[name], reproduction, seeds, folder / "figures" / name)
             else:
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 table = outcomes[-1].table()
@@ -122,11 +124,11 @@ def reproduce_all(
     return outcomes, left_out
 
 
-def _write_figure(figure: PaperFigure, reproduction: Reproduction, seed: int, path: Path) -> None:
+def _write_figure(figure: PaperFigure, reproduction: Reproduction, seeds: Sequence[int], path: Path) -> None:
     """Measure, draw and write a figure as PNG and PDF, or a contact sheet as PNG."""
     if missing := missing_for_figures():
         raise missing
-    drawn = figure.draw(figure.measure(reproduction, seed))
+    drawn = figure.draw(figure.measure(reproduction, seeds))
     for ending in ("png",) if isinstance(drawn, Image) else ("png", "pdf"):
         with replacing(path.with_name(f"{path.name}.{ending}")) as temporary:
             if isinstance(drawn, Image):
@@ -144,6 +146,7 @@ def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
         "column": r.subject.column,
         "split": r.split.fingerprint(),
         "seeds": list(seeds),
+        "text_encoder": r.text_encoder,
     }
 
 
@@ -156,9 +159,10 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     path = folder / SUMMARY
     if not path.exists():
         return {}
-    content = read_json(path, kind=KIND, version=VERSION, fields=("tables", *identity))
+    content = {"text_encoder": None} | read_json(path, kind=KIND, version=VERSION, fields=("tables", *WRITTEN))
     if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
         raise FormatError("invalid field: tables or config.", file=path, hint="Delete the file; trained runs are kept.")
+    content["config"] = {**Config().to_dict(), **content["config"]}  # a setting that is newer had its default then
     different = [name for name, value in identity.items() if content[name] != value]
     if different:
         theirs = content["config"]
@@ -205,7 +209,13 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         }
         for (row, column), values in outcome.cells.items()
     ]
-    return {"label": outcome.entry.label, "cells": cells, "claims": dict(outcome.verdicts)}
+    columns = {
+        str(column): {"form": column.form, "larger_is_better": column.larger_is_better}
+        for column in outcome.cells.columns
+    }
+    claims = {"claims": dict(outcome.verdicts), "found": dict(outcome.found)}
+    about = {"label": outcome.entry.label, "bits": outcome.bits, "note": outcome.note}
+    return {**about, "columns": columns, "cells": cells, **claims}
 
 
 def open_subject(path: Path, key: str | None, column: str | None) -> Subject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from multibit.errors import DataError, FormatError, MultibitError
 from multibit.evaluation.protocol import Evaluation, add_resolution, evaluate_rankings
 from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance
+from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import FeatureStore
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.encode import encode_store
@@ -59,6 +60,10 @@ class Reproduction:
     Args:
         subject: the dataset. folder: of the kept runs. config: settings of the method "multibit".
         device: for training. say: called with a sentence about what is trained or missing.
+        sizes: number of query, train and validation rows of the split, drawn with seed 42; None for the split of the
+            features, or the paper's sizes where they have none.
+        text_encoder: name, folder or hub name of the label-name evaluator's encoder; that of the features when None, or
+            the packaged one where the features are ready-made.
     """
 
     subject: Subject
@@ -66,6 +71,8 @@ class Reproduction:
     config: Config
     device: str = "cpu"
     say: Callable[[str], None] = _silent
+    sizes: Mapping[str, int] | None = None
+    text_encoder: str | None = None
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -81,11 +88,14 @@ class Reproduction:
 
     @cached_property
     def split(self) -> Split:
-        """The split of all runs: that of the feature file, or the paper's rule with seed 42."""
+        """The split of all runs: with the given sizes, that of the feature file, or the paper's; by seed 42.
+
+        Raises:
+            ConfigError: sizes that do not fit, or only some of them.
+        """
         store = self.subject.store
-        if store is None:
-            return Split.usual(len(self.subject.labels))
-        return choose_split(store.dataset.ids, source=store.source)
+        ids = list(map(str, range(len(self.subject.labels)))) if store is None else store.dataset.ids
+        return choose_split(ids, source=None if store is None else store.source, sizes=self.sizes)
 
     @cached_property
     def idf(self) -> GradedRelevance:
@@ -94,13 +104,21 @@ class Reproduction:
 
     @cached_property
     def semantic(self) -> GradedRelevance:
-        """The label-name evaluator, by the text encoder of the features or the packaged one.
+        """The label-name evaluator.
 
         Raises:
             DataError: no label names. MultibitError: the text encoder cannot be loaded.
         """
-        recipe = self.subject.store.recipe.text if self.subject.store else None
-        return label_name_relevance(recipe, self.subject.label_names)
+        return label_name_relevance(self._text_recipe, self.subject.label_names, text_encoder=self.text_encoder)
+
+    @property
+    def substituted(self) -> bool:
+        """Whether the label-name evaluator is by an encoder that neither the features nor the user named."""
+        return self.text_encoder is None and not (self._text_recipe and self._text_recipe.weights)
+
+    @property
+    def _text_recipe(self) -> EncoderRecipe | None:
+        return self.subject.store.recipe.text if self.subject.store else None
 
     @cached_property
     def references(self) -> dict[str, GradedRelevance]:

@@ -31,11 +31,12 @@ class RelationTeacher:
     `weigh`, `embed` and `compare`. They inherit the scales, the bit budget and the scale teachers.
 
     Attributes:
-        name: of the teacher in the settings.
+        name: of the teacher in the settings. has_scales: whether g* is made of scales of its own.
         graph: the label graph of the training labels.
         alpha: fractional order. eta: kernel shift.
         tau: (M,) diffusion times, local to long range. rho: (M,) their quadrature weights
             (`eq:quadrature-decomposition`); they set the bit budget, while scores use the exact matrix functions.
+        teacher_alpha: fractional order of g* alone, whose nodes then differ from those of the bit budget; 0 is alpha.
 
     Example:
         >>> kinds = [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
@@ -52,25 +53,36 @@ class RelationTeacher:
     eta: float
     tau: FloatArray
     rho: FloatArray
+    teacher_alpha: float = 0.0
 
     name: ClassVar[str] = "frt"
+    has_scales: ClassVar[bool] = True
 
     @classmethod
     def fit(
-        cls, labels: ArrayLike, alpha: float = 0.9, eta: float = 0.2, scales: int = 4, epsilon: float = 0.1
+        cls,
+        labels: ArrayLike,
+        alpha: float = 0.9,
+        eta: float = 0.2,
+        scales: int = 4,
+        epsilon: float = 0.1,
+        teacher_alpha: float = 0.0,
     ) -> Self:
         """Build the label graph of a training set.
 
         Args:
             labels: (N, C) multi-hot training labels.
             alpha: fractional order, > 0. eta: kernel shift, > 0. scales: M, >= 1. epsilon: PPMI smoothing, > 0.
+            teacher_alpha: fractional order of g* alone, > 0; alpha when 0.
 
         Raises:
             DataError: labels of a wrong shape or value, or no label at all.
             ConfigError: a setting out of range.
         """
         tau, rho = quadrature(alpha, eta, scales)
-        return cls(LabelGraph.from_labels(labels, epsilon), alpha, eta, tau, rho)
+        if teacher_alpha:
+            quadrature(teacher_alpha, eta, scales)  # refuse it before training
+        return cls(LabelGraph.from_labels(labels, epsilon), alpha, eta, tau, rho, teacher_alpha)
 
     def __repr__(self) -> str:
         settings = f"alpha={self.alpha}, eta={self.eta}, scales={self.scales}"
@@ -80,6 +92,11 @@ class RelationTeacher:
     def scales(self) -> int:
         """M, the number of diffusion scales."""
         return len(self.tau)
+
+    @cached_property
+    def nodes(self) -> tuple[FloatArray, FloatArray]:
+        """Diffusion times (M,) and quadrature weights (M,) of g*: tau and rho unless `teacher_alpha` is set."""
+        return quadrature(self.teacher_alpha, self.eta, self.scales) if self.teacher_alpha else (self.tau, self.rho)
 
     @cached_property
     def spectrum(self) -> tuple[FloatArray, FloatArray]:
@@ -116,8 +133,13 @@ class RelationTeacher:
             return unit_rows(self.weigh(y) @ eigenvectors, self.log_response(eigenvalues) / 2)
         if not 0 <= scale < self.scales:
             raise ConfigError(f"must be None or 0..{self.scales - 1}, got {scale}.", option="scale")
-        weighted = y * self.graph.specificity  # (N, C)
-        return unit_rows(weighted @ eigenvectors, -self.tau[scale] * eigenvalues / 2)
+        return self.heat(labels, self.tau[scale])
+
+    def heat(self, labels: ArrayLike, tau: float) -> FloatArray:
+        """Map (N, C) multi-hot labels to unit rows (N, C) whose products are the heat scores at diffusion time tau."""
+        eigenvalues, eigenvectors = self.spectrum
+        y = as_labels(labels, columns=len(eigenvalues)).astype(np.float64)
+        return unit_rows((y * self.graph.specificity) @ eigenvectors, -tau * eigenvalues / 2)
 
     def weigh(self, labels: FloatArray) -> FloatArray:
         """Weighted labels (N, C), to which the kernel of g* is applied."""
@@ -125,7 +147,7 @@ class RelationTeacher:
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
         """Logarithm of the kernel of g* at eigenvalues (C,) of L (`eq:fractional-kernel`)."""
-        return np.asarray(-self.alpha * np.log(eigenvalues + self.eta))
+        return np.asarray(-(self.teacher_alpha or self.alpha) * np.log(eigenvalues + self.eta))
 
     def compare(self, left: Any, right: Any) -> Any:
         """g* of rows of `embed`: (Q, E) and (D, E) -> (Q, D), for numpy arrays and torch tensors."""
@@ -172,7 +194,8 @@ class RelationTeacher:
         write_arrays(Path(path), self._arrays(), header, kind=KIND, version=VERSION)
 
     def _settings(self) -> dict[str, Any]:
-        return {"alpha": self.alpha, "eta": self.eta}
+        own = {"teacher_alpha": self.teacher_alpha} if self.teacher_alpha else {}
+        return {"alpha": self.alpha, "eta": self.eta, **own}
 
     def _arrays(self) -> dict[str, FloatArray]:
         return {"tau": self.tau, "rho": self.rho, **vars(self.graph)}

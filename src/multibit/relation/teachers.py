@@ -21,6 +21,7 @@ class Binary(RelationTeacher):
     """Related or not: 1 where two items share a label, else 0."""
 
     name: ClassVar[str] = "binary"
+    has_scales: ClassVar[bool] = False
 
     def embed(self, labels: ArrayLike, scale: int | None = None) -> FloatArray:
         """Labels unchanged (N, C); the scale teachers are those of the label graph."""
@@ -49,6 +50,7 @@ class PpmiSpecificity(RelationTeacher):
     """One step over the label graph, kernel I + D^-1/2 W D^-1/2, on labels weighted by their specificity."""
 
     name: ClassVar[str] = "ppmi-specificity"
+    has_scales: ClassVar[bool] = False
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
         """I + D^-1/2 W D^-1/2 = 2 I - L."""
@@ -70,10 +72,11 @@ class SingleScale(RelationTeacher):
     """Heat diffusion at the most local scale only, exp(-tau_1 L)."""
 
     name: ClassVar[str] = "single-scale"
+    has_scales: ClassVar[bool] = False
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
         """Logarithm of the kernel of the first scale teacher."""
-        return np.asarray(-self.tau[0] * eigenvalues)
+        return np.asarray(-self.nodes[0][0] * eigenvalues)
 
 
 class UniformHeat(RelationTeacher):
@@ -85,7 +88,7 @@ class UniformHeat(RelationTeacher):
         """Concatenated rows of all scales (N, M C), whose products are the mean."""
         if scale is not None:
             return super().embed(labels, scale)
-        rows = [super(UniformHeat, self).embed(labels, each) for each in range(self.scales)]
+        rows = [self.heat(labels, tau) for tau in self.nodes[0]]
         return np.asarray(np.concatenate(rows, axis=1) / np.sqrt(self.scales))
 
 
@@ -101,7 +104,7 @@ class UniformKernel(RelationTeacher):
 
     def log_response(self, eigenvalues: FloatArray) -> FloatArray:
         """sum_l w_l exp(-tau_l lambda)."""
-        exponents = np.log(self.mixture)[:, None] - np.outer(self.tau, eigenvalues)  # (M, C)
+        exponents = np.log(self.mixture)[:, None] - np.outer(self.nodes[0], eigenvalues)  # (M, C)
         return np.asarray(logsumexp(exponents, axis=0))
 
 
@@ -120,7 +123,8 @@ class LearnedWeights(UniformKernel):
     @property
     def mixture(self) -> FloatArray:
         """Weights (M,) of the scale kernels, summing to 1."""
-        return self.rho / self.rho.sum() if self.learned is None else self.learned
+        rho = self.nodes[1]
+        return rho / rho.sum() if self.learned is None else self.learned
 
     def _arrays(self) -> dict[str, FloatArray]:
         return {**super()._arrays(), "learned": self.mixture}
@@ -170,4 +174,5 @@ def load_teacher(path: Path | str) -> RelationTeacher:
         raise FormatError(f"unknown teacher {name!r}; known teachers are {', '.join(TEACHERS)}.", file=path)
     tau, rho = arrays.pop("tau"), arrays.pop("rho")
     extra = {key: arrays.pop(key) for key in ("learned",) if key in arrays}
-    return TEACHERS[name](LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho, **extra)
+    own = header.get("teacher_alpha", 0.0)  # not written where g* has the nodes of the bit budget
+    return TEACHERS[name](LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho, own, **extra)

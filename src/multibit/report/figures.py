@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # matplotlib is optional, and names and captions are read wit
 COLORS = ("#0b3c5d", "#d95f02", "#4d4d4d", "#1b9e77", "#7570b3")
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FLOOR_DASHES = {"popularity": ":", "random": "--"}
 PANEL = (5.0, 3.6)  # inches
 
 
@@ -29,19 +30,19 @@ class ReportFigure:
     """A figure of the report.
 
     Attributes:
-        name: of its files. caption: what it shows. draw: draws a study. several: needs two or more runs.
+        name: of its files. caption: what it shows. draw: draws a study. has: whether a study has what it shows.
     """
 
     name: str
     caption: str
     draw: Callable[[Study], Figure]
-    several: bool = False
+    has: Callable[[Study], bool] = lambda study: True
 
 
 def report_figures(study: Study) -> dict[str, Figure]:
     """All figures, by the name of their files."""
     shown = replace(study, runs=tuple(replace(run, name=_as_label(run.name)) for run in study.runs))
-    return {each.name: each.draw(shown) for each in FIGURES if study.comparisons or not each.several}
+    return {each.name: each.draw(shown) for each in FIGURES if each.has(study)}
 
 
 def _as_label(name: str) -> str:
@@ -81,6 +82,36 @@ def draw_distributions(axes: Axes, differences: Mapping[str, FloatArray], xlabel
     axes.legend(fontsize=8)
 
 
+def draw_surface(
+    figure: Figure,
+    axes: Axes,
+    alpha: Sequence[float],
+    eta: Sequence[float],
+    values: FloatArray,
+    best: tuple[float, float],
+    notes: Mapping[tuple[float, float], str] | None = None,
+) -> None:
+    """Draw a response surface: a shaded cell with its number for each alpha and eta, and a star at the best.
+
+    Args:
+        figure, axes: the panel. alpha, eta: columns and rows. values: (rows, columns) in percent. best: alpha and eta.
+        notes: (alpha, eta) -> a short text below the number.
+    """
+    image = axes.imshow(values, cmap="Greys", origin="lower", aspect="auto")
+    middle = (values.max() + values.min()) / 2
+    for (i, j), value in np.ndenumerate(values):
+        color = "white" if value > middle else "black"
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
+        if note := (notes or {}).get((alpha[j], eta[i])):
+            axes.text(j, i - 0.28, note, ha="center", va="center", fontsize=6, color=color)
+    axes.plot(alpha.index(best[0]), eta.index(best[1]) + 0.3, "*", color="#d95f02", markersize=11)
+    axes.set_xticks(range(len(alpha)), [str(each) for each in alpha])
+    axes.set_yticks(range(len(eta)), [str(each) for each in eta])
+    axes.grid(False)
+    axes.set(xlabel="alpha", ylabel="eta")
+    figure.colorbar(image, ax=axes)
+
+
 def _at_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(lengths), [str(bits) for bits in lengths])
@@ -97,9 +128,10 @@ def _map_by_length(study: Study) -> Figure:
             for j, direction in enumerate(DIRECTIONS):
                 means = [100 * evaluation.mean(MAP, direction, bits) for bits in run.lengths]
                 draw_line(axes, run.lengths, means, 2 * number + j, f"{run.name}, {DIRECTION_NAMES[direction]}")
-        for name, dash in {"popularity": ":", "random": "--"}.items():
-            floor = 100 * first.evaluations[i].floor(name)
-            axes.axhline(floor, color="0.45", linestyle=dash, linewidth=1, label=f"floor: {name}")
+        for name, dash in FLOOR_DASHES.items():
+            if name in first.evaluations[i].floors:
+                floor = 100 * first.evaluations[i].floor(name)
+                axes.axhline(floor, color="0.45", linestyle=dash, linewidth=1, label=f"floor: {name}")
         _at_lengths(axes, first.lengths)
         axes.set_ylim(bottom=0)
         axes.set_ylabel("mAP@all (%)")
@@ -176,18 +208,19 @@ def _distances_by_shared_labels(study: Study) -> Figure:
 
 
 def _label_graph(study: Study) -> Figure:
-    run = study.first
+    teacher = study.first.teacher
+    assert teacher is not None
     figure, (graph, scales) = draw_panels(["Label graph: PPMI weights", "Response of each scale"])
-    eigenvalues, vectors = run.teacher.spectrum
+    eigenvalues, vectors = teacher.spectrum
     order = np.argsort(vectors[:, np.argsort(eigenvalues)[min(1, len(eigenvalues) - 1)]])  # related labels side by side
-    image = graph.imshow(run.teacher.graph.weights[np.ix_(order, order)], cmap="Greys")
+    image = graph.imshow(teacher.graph.weights[np.ix_(order, order)], cmap="Greys")
     graph.grid(False)
     graph.set(xlabel="label", ylabel="label")
     figure.colorbar(image, ax=graph)
     at = np.linspace(0, 2, 200)
-    for number, tau in enumerate(run.teacher.tau):
+    for number, tau in enumerate(teacher.tau):
         draw_line(scales, at.tolist(), np.exp(-tau * at).tolist(), number, rf"$\tau$ = {tau:.2f}", markers=False)
-    whole = (at + run.teacher.eta) ** -run.teacher.alpha
+    whole = (at + teacher.eta) ** -teacher.alpha
     scales.plot(at, whole / whole[0], color="black", linewidth=2, alpha=0.5, label="fractional kernel")
     scales.plot(eigenvalues, np.full(len(eigenvalues), -0.03), "|", color="0.3", label="eigenvalues")
     scales.set(xlabel="eigenvalue of the Laplacian", ylabel="response (relative)")
@@ -201,20 +234,21 @@ def _bit_balance(study: Study) -> Figure:
     ends = np.cumsum(run.blocks)[:-1]
     for axes, modality in zip(panels, MODALITIES, strict=True):
         balance = run.health[modality].balance
-        axes.stairs(balance, np.arange(len(balance) + 1) + 0.5, fill=True, color="0.6")  # 128 bars take ten times as long
+        axes.stairs(balance, np.arange(len(balance) + 1) + 0.5, fill=True, color="0.6")  # faster than 128 bars
         axes.axhline(0.5, color="black", linewidth=0.8)
         for end in ends:
             axes.axvline(end + 0.5, color="#d95f02", linewidth=0.9, linestyle="--")
-        axes.set(xlabel="bit (dashed: next scale)", ylabel="share of ones", ylim=(0, 1))
+        axes.set(xlabel="bit (dashed: next scale)" if run.blocks else "bit", ylabel="share of ones", ylim=(0, 1))
     return figure
 
 
 def _bit_budget(study: Study) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    run = study.first
+    run, teacher = study.first, study.first.teacher
+    assert teacher is not None
     figure, (axes,) = draw_panels(["Bits of each diffusion scale"])
-    names = [f"{number}\n" + rf"$\tau$ = {tau:.1f}" for number, tau in enumerate(run.teacher.tau, start=1)]
+    names = [f"{number}\n" + rf"$\tau$ = {tau:.1f}" for number, tau in enumerate(teacher.tau, start=1)]
     bars = axes.bar(names, run.blocks, color="0.6", edgecolor="black", linewidth=0.6)
     axes.bar_label(bars, fontsize=9)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -225,6 +259,8 @@ def _bit_budget(study: Study) -> Figure:
 def _accuracy_and_cost(study: Study) -> Figure:
     figure, (storage, time) = draw_panels(["Accuracy against storage", "Accuracy against search time"])
     for number, run in enumerate(study.runs):
+        if run.cost is None:
+            continue
         means = [100 * run.evaluations[0].mean_of_directions(MAP, bits) for bits in run.lengths]
         sizes = [bits / 8 for bits in run.lengths]
         times = [1e3 * run.cost.query[bits].median for bits in run.lengths]
@@ -241,16 +277,34 @@ def _accuracy_and_cost(study: Study) -> Figure:
     return figure
 
 
+def _has_teacher(study: Study) -> bool:
+    return study.first.teacher is not None
+
+
+def _has_cost(study: Study) -> bool:
+    return study.first.cost is not None
+
+
+def _has_lengths(study: Study) -> bool:
+    return len(study.first.lengths) > 1
+
+
+def _has_comparison(study: Study) -> bool:
+    return bool(study.comparisons)
+
+
 FIGURES = (
     ReportFigure("map-by-length", "mAP by code length", _map_by_length),
     ReportFigure("precision-recall", "Precision and recall within each Hamming radius", _precision_recall),
     ReportFigure("precision-at-n", "Precision of the first N ranks", _precision_at_n),
-    ReportFigure("rank-displacement", "Change of rank with the code length", _rank_displacement),
+    ReportFigure("rank-displacement", "Change of rank with the code length", _rank_displacement, _has_lengths),
     ReportFigure("distances-by-shared-labels", "Distances by number of shared labels", _distances_by_shared_labels),
-    ReportFigure("label-graph", "Label graph and diffusion scales", _label_graph),
+    ReportFigure("label-graph", "Label graph and diffusion scales", _label_graph, _has_teacher),
     ReportFigure("bit-balance", "Balance of the bits in the database", _bit_balance),
-    ReportFigure("bit-budget", "Bits of each scale", _bit_budget),
-    ReportFigure("accuracy-and-cost", "Accuracy against storage and search time", _accuracy_and_cost),
-    ReportFigure("ap-differences", "Differences of average precision, query by query", _ap_differences, several=True),
+    ReportFigure("bit-budget", "Bits of each scale", _bit_budget, _has_teacher),
+    ReportFigure("accuracy-and-cost", "Accuracy against storage and search time", _accuracy_and_cost, _has_cost),
+    ReportFigure(
+        "ap-differences", "Differences of average precision, query by query", _ap_differences, _has_comparison
+    ),
 )
 """The figures of a report, in the order of the page."""

@@ -33,11 +33,13 @@ def study_tables(study: Study) -> dict[str, Table]:
             tables[f"comparison-{i + 1}"] = study.comparisons[i].table()
     if first.agreement:
         tables["agreement"] = _agreement(runs)
-    tables["quantization"] = _quantization(first)
+    if first.quantization:
+        tables["quantization"] = _quantization(first)
     if first.strata:
         tables["strata"] = _strata(runs)
     tables["bits"] = _bits(first)
-    tables["cost"] = _cost(runs)
+    if any(run.cost for run in runs):
+        tables["cost"] = _cost(runs)
     return tables
 
 
@@ -129,11 +131,11 @@ def _bits(run: Assessment) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for modality in MODALITIES:
         health, start = run.health[modality], 0
-        for scale, width in enumerate(run.blocks, start=1):
+        for scale, width in enumerate(run.blocks or (len(health.balance),), start=1):
             block = slice(start, start + width)
             rows.append(
                 (
-                    f"{modality}, scale {scale}",
+                    f"{modality}, scale {scale}" if run.blocks else f"{modality}, whole code",
                     Number(width, "d"),
                     Number(np.abs(health.balance[block] - 0.5).mean(), ".3f"),
                     Number(health.entropy[block].mean(), ".3f"),
@@ -152,6 +154,8 @@ def _cost(runs: Sequence[Assessment]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for run in runs:
         cost, lengths = run.cost, run.lengths
+        if cost is None:
+            continue
         separate = sum(cost.payload[bits] for bits in lengths)
         costs: list[tuple[Cell, ...]] = [
             ("one nested database, both modalities", Number(cost.nested / 2**20, ".3f", " MiB"), ""),

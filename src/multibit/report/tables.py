@@ -30,7 +30,7 @@ def accuracy_table(evaluation: Evaluation) -> Table:
         if metric.name in ACCURACY
         for direction in DIRECTIONS
     ]
-    for name, meaning in FLOORS.items():
+    for name, meaning in ((name, FLOORS[name]) for name in FLOORS if name in evaluation.floors):
         rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
     header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), _accuracy_note(evaluation))

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from multibit.arrays import as_labels
 from multibit.codes import CodedItems, Codes
 from multibit.errors import DataError, MissingExtraError
 from multibit.files import replacing
-
-MAT_KEYS = ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l")
-"""Query and retrieval codes of images and texts (n, B) of -1 and +1, and their multi-hot labels (n, C)."""
+from multibit.search.code_files import CodeFile
 
 
 def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> None:
@@ -95,42 +92,13 @@ def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: in
 
 
 def load_mat(path: Path | str) -> tuple[CodedItems, CodedItems]:
-    """Read a six-key `.mat`: query and database.
-
-    Codes may be -1/+1 or 0/1.
+    """Read a six-key `.mat`, v5 or v7.3, as `CodeFile.read` does: query and database.
 
     Raises:
         DataError: unreadable, a missing key, or arrays that do not fit.
     """
-    try:
-        content = scipy.io.loadmat(path, appendmat=False)
-    except Exception as error:  # scipy passes on the errors of zlib and of its own parser
-        raise DataError(f"cannot be read as a MATLAB v5 file ({error}).", file=path) from None
-    missing = [key for key in MAT_KEYS if key not in content]
-    if missing:
-        found = ", ".join(f"{key} {np.shape(value)}" for key, value in content.items() if not key.startswith("__"))
-        problem = f"lacks {', '.join(missing)}; found {found or 'no arrays'}."
-        raise DataError(problem, file=path, field=missing[0])
-    query, database = (_read_side(path, content, side) for side in ("q", "r"))
-    if query.image.bits != database.image.bits or query.labels.shape[1] != database.labels.shape[1]:
-        shapes = ", ".join(f"{key} {np.shape(content[key])}" for key in MAT_KEYS)
-        raise DataError(f"queries and database have different code lengths or labels: {shapes}.", file=path)
-    return query, database
-
-
-def _read_side(path: Path | str, content: dict[str, Any], side: str) -> CodedItems:
-    image, text, labels = (np.asarray(content[f"{side}_{name}"]) for name in ("img", "txt", "l"))
-    try:
-        labels = as_labels(labels)
-    except DataError as error:
-        raise DataError(error.problem, file=path, field=f"{side}_l") from None
-    for name, array in (("img", image), ("txt", text)):
-        if array.ndim != 2 or array.dtype.kind not in "biuf" or not np.isin(array, (-1, 0, 1)).all():
-            raise DataError("must be a matrix of -1, 0 or 1.", file=path, field=f"{side}_{name}")
-    if image.shape != text.shape or len(labels) != len(image):
-        shapes = f"{side}_img {image.shape}, {side}_txt {text.shape}, {side}_l {labels.shape}"
-        raise DataError(f"shapes do not fit: {shapes}.", file=path)
-    return CodedItems(Codes.from_bits(image > 0), Codes.from_bits(text > 0), labels)
+    file = CodeFile.read(path)
+    return file.query, file.database
 
 
 def _faiss() -> Any:

@@ -18,6 +18,7 @@ from multibit.data.sources.common import note
 from multibit.errors import DataError, MissingExtraError
 
 Shapes = dict[str, tuple[int, ...]]
+SPARSE = "MATLAB_sparse"  # attribute of a sparse matrix in a v7.3 file: its number of rows
 
 
 class Matrix(NamedTuple):
@@ -146,18 +147,32 @@ def _shapes(path: Path) -> Shapes:
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
-                return {
-                    key: tuple(reversed(item.shape)) if "MATLAB_class" in item.attrs else item.shape
-                    for key, item in file.items()
-                    if hasattr(item, "shape")
-                }
+                shapes = {key: _shape(item) for key, item in file.items()}
+                return {key: shape for key, shape in shapes.items() if shape is not None}
         return {name: tuple(map(int, shape)) for name, shape, _ in scipy.io.whosmat(path, appendmat=False)}
+
+
+def _shape(item: Any) -> tuple[int, ...] | None:
+    """The shape of a variable of a v7.3 file; None for a structure or the table of references."""
+    if SPARSE in item.attrs:
+        return int(item.attrs[SPARSE]), len(item["jc"]) - 1
+    if not hasattr(item, "shape"):
+        return None
+    return tuple(reversed(item.shape)) if "MATLAB_class" in item.attrs else item.shape
+
+
+def _sparse(item: Any) -> Any:
+    """A sparse matrix, stored by columns; one without a value other than 0 has no data."""
+    data, rows = (item[name][()] if name in item else np.empty(0, np.int64) for name in ("data", "ir"))
+    return scipy.sparse.csc_matrix((data, rows, item["jc"][()]), shape=_shape(item))
 
 
 def _read(path: Path, key: str) -> Any:
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
+                if SPARSE in file[key].attrs:
+                    return _sparse(file[key])
                 _limit_cache(file.id)
                 kind = np.bytes_(file[key].attrs.get("MATLAB_class", b"")).decode()
                 return _value(file.id, file[key].id, kind)

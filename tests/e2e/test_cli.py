@@ -607,6 +607,7 @@ def test_without_a_verb_the_help_is_shown():
 
 INTERRUPTED = """
 import functools, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
 from multibit import runs
 from multibit.cli import main
 from multibit.hashing import train as training

@@ -46,7 +46,9 @@ def test_an_input_is_never_replaced(command, target, here):
 
 
 def test_two_outputs_never_share_a_name(here):
-    assert_names(refused("check", "it.csv", "--groups", "g.csv", "--html", "g.csv"), "--groups", "--html", "g.csv")
+    """The page and the groups have endings of their own."""
+    assert_names(refused("check", "it.csv", "--groups", "g.csv", "--html", "g.csv"), "--html", ".html", "g.csv")
+    assert_names(refused("check", "it.csv", "--groups", "g.html", "--html", "g.html"), "--groups", ".csv", "g.html")
 
 
 def test_an_evaluation_replaces_only_an_evaluation(here, made):

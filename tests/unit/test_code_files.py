@@ -469,7 +469,7 @@ def test_distinct_codes_and_dead_bits_are_those_of_each_file(tmp_path):
         expected = {bits: len(np.unique(arrays[key], axis=0)) for bits, arrays in ((16, short), (32, long))}
         assert assessed.health[modality].distinct == expected
     assert any("2 of 16 bits" in each and "16-bit image" in each and "[2, 5]" in each for each in assessed.warnings)
-    assert "All text codes are equal." in assessed.warnings
+    assert "All 32-bit text codes are equal." in assessed.warnings
 
 
 def test_rankings_by_codes_of_other_items_are_refused():

@@ -208,10 +208,6 @@ def check(
     if groups is not None:
         require_ending(groups, "groups", ".csv")
         require_writable(groups, unlike=inputs)
-        if html is not None and html.resolve() == groups.resolve():
-            raise ConfigError(
-                f"names the same file as --html: {groups}.", option="groups", hint="Choose another name for one."
-            )
     dataset, store = open_data(data, images=images, columns=pairs(column, "column"))
     if groups is not None and not any(dataset.images):
         raise ConfigError(f"no effect, because {data} has no images.", option="groups", hint="Leave it out.")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from conftest import plant
-from multibit import Config, FeatureStore, Run, Split, pipeline
+from multibit import Config, FeatureStore, Run, Split, measurement
 from multibit.evaluation import cost
-from multibit.pipeline import assess_run, measure
+from multibit.measurement import assess_run, measure
 
 CONFIG = Config(epochs=3, lengths=(8, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
 
@@ -33,7 +33,7 @@ def assessed_runs(folder, label_names):
         for name, seed in (("first", 42), ("second", 7))
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "load_text_encoder", Words)
+        patch.setattr(measurement, "load_text_encoder", Words)
         patch.setattr(cost, "TIMED", 3)
         first, second = (measure(run, store) for run in runs)
         return [assess_run(first, store), assess_run(second, store, first)]

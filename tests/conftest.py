@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from commands import TINY, Letters, done
-from multibit import FeatureStore, PairedDataset, Pairs
+from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split
 from multibit.features import packaged
 from multibit.features.recipe import Recipe
 
@@ -62,6 +62,41 @@ def planted_npz(tmp_path: Path) -> Path:
 def planted_store(planted_npz: Path) -> FeatureStore:
     """The same 200 items as a feature store."""
     return FeatureStore.open(planted_npz)
+
+
+ITEMS = 80
+SMALL = Config(lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=4, batch_size=16, learning_rate=3e-3)
+NAMES = tuple(f"topic {i}" for i in range(8))
+
+
+def save_npz(path: Path, **changes: object) -> FeatureStore:
+    """Ready features of 80 planted items, with some arrays replaced or added."""
+    np.savez(path, **{**plant(ITEMS), "label_names": NAMES, **changes})  # type: ignore[arg-type]
+    return FeatureStore.open(path)
+
+
+@pytest.fixture(scope="session")
+def split() -> Split:
+    """A split of the 80 items."""
+    return Split.draw(ITEMS, query=16, train=40, validation=8, seed=3)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    """The features of the 80 items."""
+    return save_npz(tmp_path_factory.mktemp("features") / "ready.npz")
+
+
+@pytest.fixture(scope="session")
+def finished(store: FeatureStore, split: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run that no test changes."""
+    return Run.create(tmp_path_factory.mktemp("runs") / "run", store, split, SMALL)
+
+
+@pytest.fixture(scope="session")
+def other_run(store: FeatureStore, split: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Another run on the same split."""
+    return Run.create(tmp_path_factory.mktemp("other") / "run", store, split, SMALL.override({"seed": 5}))
 
 
 def register_letters(patch: pytest.MonkeyPatch) -> None:

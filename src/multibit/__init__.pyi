@@ -40,10 +40,10 @@ from .hashing.methods import METHODS as METHODS
 from .hashing.model import HashModel as HashModel
 from .hashing.select import select as select
 from .hashing.train import train as train
+from .measurement import evaluate_run as evaluate_run
 from .pipeline import build_indices as build_indices
 from .pipeline import encode_image as encode_image
 from .pipeline import encode_text as encode_text
-from .pipeline import evaluate_run as evaluate_run
 from .pipeline import open_features as open_features
 from .relation import RelationTeacher as RelationTeacher
 from .runs import Run as Run

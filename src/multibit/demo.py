@@ -18,7 +18,8 @@ from multibit.evaluation.storage import save_evaluations
 from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
-from multibit.pipeline import build_indices, encode_image, encode_text, evaluate_run, index_path
+from multibit.measurement import evaluate_run
+from multibit.pipeline import build_indices, encode_image, encode_text, index_path
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
 from multibit.runs import Run

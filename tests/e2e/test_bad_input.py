@@ -359,7 +359,7 @@ def test_queries_without_any_relevant_item_are_refused(here):
 )
 def test_outputs_that_cannot_be_written_are_refused_before_the_work(options, named, here, monkeypatch):
     Path("file").write_text("mine")
-    monkeypatch.setattr("multibit.pipeline.encode_store", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr("multibit.measurement.encode_store", lambda *_, **__: pytest.fail("too late"))
     assert_names(refused("evaluate", "run", *options.split()), *named.split())
     assert Path("file").read_text() == "mine"
 

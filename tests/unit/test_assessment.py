@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conftest import plant
-from multibit import Config, FeatureStore, Run, Split, evaluate, pipeline
+from multibit import Config, FeatureStore, Run, Split, evaluate, measurement
 from multibit.errors import MismatchError, MissingExtraError
 from multibit.evaluation import cost
 from multibit.evaluation.metric import COLLISION, INVERSION, MAP, MAP_ASYMMETRIC, NDCG, PRECISION, TAU_B
@@ -20,7 +20,7 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import pool_resolution
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.hashing.encode import encode
-from multibit.pipeline import assess_run, measure
+from multibit.measurement import assess_run, measure
 
 ITEMS = 200
 CONFIG = Config(epochs=8, lengths=(8, 16), scales=3, hidden=64, dimension=16, learning_rate=0.01)
@@ -42,7 +42,7 @@ class Words:
 def quick():
     """A small text encoder, and few repetitions of timed calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "load_text_encoder", Words)
+        patch.setattr(measurement, "load_text_encoder", Words)
         patch.setattr(cost, "TIMED", 3)
         yield
 
@@ -118,7 +118,7 @@ def test_evaluations_are_those_of_the_run_with_both_references(trained, found):
 def test_earlier_measurements_are_kept_and_not_repeated(trained, found, monkeypatch):
     run, store = trained
     measured = measure(run, store, at=7)
-    monkeypatch.setattr(pipeline, "encode_store", lambda *_, **__: pytest.fail("coded twice"))
+    monkeypatch.setattr(measurement, "encode_store", lambda *_, **__: pytest.fail("coded twice"))
     assessed = assess_run(measured, store)
     for one, before, alone in zip(assessed.evaluations, measured.evaluations, found.evaluations, strict=True):
         assert {MAP.at(7), PRECISION.at(7)} | set(alone.metrics) == set(one.metrics)
@@ -285,8 +285,8 @@ def test_a_protocol_with_an_empty_database_is_left_out(tmp_path):
 
 def test_the_text_encoder_of_the_run_encodes_the_label_names(trained, monkeypatch):
     loaded = []
-    monkeypatch.setattr(pipeline, "load_text_encoder", lambda name: loaded.append(name) or Words())
-    monkeypatch.setattr(pipeline, "text_encoder_of", lambda recipe: loaded.append(recipe) or Words())
+    monkeypatch.setattr(measurement, "load_text_encoder", lambda name: loaded.append(name) or Words())
+    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe: loaded.append(recipe) or Words())
     run, store = trained
     assess(run, store)
     own = EncoderRecipe("its own", "a1b2", 16, "words")
@@ -298,7 +298,7 @@ def test_without_a_text_encoder_the_idf_reference_stands_alone_with_a_warning(tr
     def missing(name):
         raise MissingExtraError("sentence_transformers", extra="offline", need="the packaged text encoder")
 
-    monkeypatch.setattr(pipeline, "load_text_encoder", missing)
+    monkeypatch.setattr(measurement, "load_text_encoder", missing)
     assessed = assess(*trained)
     assert assessed.strata == {}
     assert assessed.evaluations[0].references == ["IDF"]

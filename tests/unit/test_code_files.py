@@ -16,7 +16,7 @@ from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_BEST_TIES, MAP_T
 from multibit.evaluation.metrics import average_precision, precision_at
 from multibit.evaluation.protocol import evaluate
 from multibit.evaluation.ranking import Rankings
-from multibit.pipeline import assess_codes, measure_codes
+from multibit.measurement import assess_codes, measure_codes
 from multibit.search.code_files import CODE_KEYS, CodeFile, CodeSets, is_codes
 
 QUERIES, ITEMS, CLASSES = 12, 60, 5

@@ -14,7 +14,7 @@ from conftest import plant
 from multibit import Config, FeatureStore, Run, Split
 from multibit.errors import FormatError, MismatchError
 from multibit.evaluation.ranking import Ranking
-from multibit.pipeline import measure
+from multibit.measurement import measure
 from multibit.report import field
 from multibit.report.field import field_record, top_ranks, write_field_files
 

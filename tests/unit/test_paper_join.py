@@ -12,7 +12,7 @@ from rich.console import Console
 
 from commands import Words
 from conftest import plant
-from multibit import Config, FeatureStore, pipeline
+from multibit import Config, FeatureStore, measurement
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import write_json
 from multibit.paper.join import LAYOUTS, join
@@ -197,7 +197,7 @@ def test_invalid_content_is_refused(tables, tmp_path):
 
 @pytest.mark.slow
 def test_folders_of_real_reproductions_are_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
     names = [name for name in choose([], quick=True) if name in TABLES]
     for number, column in enumerate(("mirflickr", None)):
         path = tmp_path / f"data-{number}.npz"

@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 
 from commands import Words
 from conftest import plant
-from multibit import Config, FeatureStore, pipeline, train
+from multibit import Config, FeatureStore, measurement, train
 from multibit.codes.items import DIRECTIONS
 from multibit.errors import ConfigError, DataError
 from multibit.evaluation.relevance import PROMPT, GradedRelevance
@@ -38,7 +38,7 @@ LABEL_NAMES = Quantity("label names")
 
 @pytest.fixture(autouse=True)
 def quick_words(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture(scope="module")
@@ -186,20 +186,20 @@ class Reader:
 
 def test_label_names_are_read_in_the_evaluators_prompt_alone(monkeypatch):
     asked, reader = [], Reader()
-    monkeypatch.setattr(pipeline, "text_encoder_of", lambda recipe: asked.append(recipe) or reader)
+    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe: asked.append(recipe) or reader)
     recipe = EncoderRecipe("clip", "f00", 6, "pooled", prompt="a photo of {}", source="/models/clip")
-    relevance = pipeline.label_name_relevance(recipe, ["dog", "cat"])
+    relevance = measurement.label_name_relevance(recipe, ["dog", "cat"])
     assert reader.read == [PROMPT.format("dog"), PROMPT.format("cat")] == ["a photo of a dog", "a photo of a cat"]
     assert asked[0].prompt == "{}" and asked[0].source == "/models/clip" and relevance.origin == "clip"
 
 
 def test_another_encoder_is_loaded_by_name_or_folder(monkeypatch, tmp_path):
     loaded = []
-    monkeypatch.setattr(pipeline, "load_text_encoder", lambda name: loaded.append(name) or Reader())
+    monkeypatch.setattr(measurement, "load_text_encoder", lambda name: loaded.append(name) or Reader())
     known = EncoderRecipe("clip", "f00", 6, "pooled")
     (tmp_path / "tiny").mkdir()
     origins = [
-        pipeline.label_name_relevance(recipe, NAMES, text_encoder=encoder).origin
+        measurement.label_name_relevance(recipe, NAMES, text_encoder=encoder).origin
         for recipe, encoder in ((None, None), (known, "words"), (known, str(tmp_path / "tiny")))
     ]
     assert origins == ["all-minilm-l6-v2", "words", "tiny"] and loaded == [*origins[:2], str(tmp_path / "tiny")]
@@ -213,10 +213,10 @@ def test_the_encoder_of_the_features_is_loaded_from_its_source(monkeypatch, tmp_
 
     from multibit.features import load
 
-    monkeypatch.setattr(pipeline, "load_text_encoder", load.load_text_encoder)
+    monkeypatch.setattr(measurement, "load_text_encoder", load.load_text_encoder)
     folder = write_clip(tmp_path / "tiny-clip")
     encoder = load.load_text_encoder(str(folder), prompt="a photo of {}")
-    relevance = pipeline.label_name_relevance(encoder.recipe, ["dog", "green frog", "sky"])
+    relevance = measurement.label_name_relevance(encoder.recipe, ["dog", "green frog", "sky"])
     plain = load.load_text_encoder(str(folder))
     expected = GradedRelevance.semantic(["dog", "green frog", "sky"], plain.encode)
     np.testing.assert_allclose(relevance.kernel, expected.kernel, atol=1e-6)

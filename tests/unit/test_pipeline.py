@@ -1,9 +1,8 @@
-"""The steps of the command line as functions: features, measuring, indices, export, queries."""
+"""The steps of the command line as functions: features, indices, export, queries."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,63 +10,22 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from conftest import plant
-from multibit import Config, FeatureStore, HashModel, Index, PairedDataset, Run, Split, pipeline
-from multibit.errors import DataError, MismatchError, MissingExtraError
-from multibit.evaluation import cost
-from multibit.evaluation.metric import MAP
+from conftest import ITEMS, SMALL, plant, save_npz
+from multibit import FeatureStore, HashModel, Index, PairedDataset, Run, Split
+from multibit.errors import DataError, MismatchError
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe, Recipe
-from multibit.hashing.encode import encode_store
 from multibit.pipeline import (
-    assess_run,
     build_indices,
     encode_image,
     encode_text,
-    evaluate_run,
     index_path,
-    label_name_relevance,
-    measure,
     open_features,
     open_index,
-    references_of,
     require_split_of,
     update_indices,
     write_codes,
 )
-from multibit.report.field import LAST, field_record, write_field_files
-
-ITEMS = 80
-SMALL = Config(lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=4, batch_size=16, learning_rate=3e-3)
-NAMES = tuple(f"topic {i}" for i in range(8))
-
-
-def save_npz(path, **changes):
-    np.savez(path, **{**plant(ITEMS), "label_names": NAMES, **changes})
-    return FeatureStore.open(path)
-
-
-@pytest.fixture(scope="module")
-def split():
-    return Split.draw(ITEMS, query=16, train=40, validation=8, seed=3)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return save_npz(tmp_path_factory.mktemp("features") / "ready.npz")
-
-
-@pytest.fixture(scope="module")
-def finished(store, split, tmp_path_factory):
-    """A finished run."""
-    return Run.create(tmp_path_factory.mktemp("runs") / "run", store, split, SMALL)
-
-
-@pytest.fixture(scope="module")
-def other_run(store, split, tmp_path_factory):
-    """Another run on the same split."""
-    return Run.create(tmp_path_factory.mktemp("other") / "run", store, split, dataclasses.replace(SMALL, seed=5))
-
 
 # Features
 
@@ -112,158 +70,6 @@ def test_a_run_on_features_in_memory_needs_their_path(store, split, tmp_path):
     with pytest.raises(DataError) as caught:
         open_features(run)
     assert caught.value.file == run.folder and "`features`" in caught.value.hint
-
-
-# Measuring
-
-
-@pytest.mark.parametrize("field", ["image", "text", "labels", "ids", "label_names"])
-def test_evaluation_refuses_other_data(field, finished, tmp_path):
-    names = {"ids": [f"id {i}" for i in range(ITEMS)], "label_names": [f"theme {i}" for i in range(8)]}
-    data = plant(ITEMS)
-    if field in data:
-        data[field][0] = 1 - data[field][0]
-    changed = names[field] if field in names else data[field]
-    other = save_npz(tmp_path / "other.npz", **{field: changed})
-    with pytest.raises(MismatchError) as caught:
-        evaluate_run(finished, other)
-    assert (caught.value.file, caught.value.field) == (tmp_path / "other.npz", "data")
-    assert str(finished.record.features) in caught.value.hint
-
-
-def test_evaluation_accepts_the_same_data_at_another_path(finished, tmp_path):
-    moved = save_npz(tmp_path / "moved.npz")
-    assert [evaluation.queries for evaluation in evaluate_run(finished, moved)] == [16, 16]
-
-
-def slow_average_precision(query_bits, database_bits, query_labels, database_labels, at=None):
-    values = []
-    for bits, labels in zip(query_bits, query_labels, strict=True):
-        order = np.argsort((bits != database_bits).sum(axis=1), kind="stable")
-        relevant = (database_labels[order] & labels).any(axis=1)
-        precision = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
-        found = relevant[:at].sum() if at is None else min(at, relevant.sum())
-        values.append((precision * relevant)[:at].sum() / found if relevant.any() else np.nan)
-    return np.array(values)
-
-
-def test_evaluation_measures_the_queries_against_both_databases(finished, store, split):
-    evaluations = evaluate_run(finished, store, at=5)
-    assert [evaluation.database for evaluation in evaluations] == [len(split.database), len(split.unseen)]
-    for evaluation, rows in zip(evaluations, (split.database, split.unseen), strict=True):
-        assert not np.isin(split.query, rows).any()
-        query, database = store.take(split.query), store.take(rows)
-        for direction, asked, searched in (("i2t", "image", "text"), ("t2i", "text", "image")):
-            signs = [
-                finished.model.encode(getattr(pairs, modality), modality) >= 0
-                for pairs, modality in ((query, asked), (database, searched))
-            ]
-            for bits in SMALL.lengths:
-                sides = signs[0][:, :bits], signs[1][:, :bits], query.labels, database.labels
-                for metric, cut in ((MAP, None), (MAP.at(5), 5)):
-                    np.testing.assert_allclose(
-                        evaluation.values[metric, direction, bits], slow_average_precision(*sides, cut), atol=1e-12
-                    )
-
-
-def test_training_rows_are_left_out_of_the_second_protocol_only(finished, store):
-    first, second = evaluate_run(finished, store)
-    assert "training items in the database" in first.protocol and "kept out" in second.protocol
-
-
-def test_a_database_of_training_rows_only_has_one_protocol(store, tmp_path):
-    run = Run.create(tmp_path / "run", store, Split.draw(ITEMS, query=20, train=52, validation=8), SMALL)
-    assert len(run.split.unseen) == 0
-    assert [evaluation.database for evaluation in evaluate_run(run, store)] == [60]
-
-
-# Each item is coded once
-
-
-@pytest.fixture
-def coded_rows(monkeypatch):
-    """(fingerprint of the model, modality) -> number of rows of each call of `HashModel.encode`."""
-    calls, encode = {}, HashModel.encode
-
-    def counting(self, features, modality):
-        calls.setdefault((self.fingerprint(), modality), []).append(len(features))
-        return encode(self, features, modality)
-
-    monkeypatch.setattr(HashModel, "encode", counting)
-    return calls
-
-
-def test_measuring_codes_each_query_and_database_item_once(finished, store, coded_rows):
-    measured = measure(finished, store, at=5)
-    rows = len(finished.split.query) + len(finished.split.database)
-    model = finished.record.model
-    assert {key: sum(calls) for key, calls in coded_rows.items()} == {(model, "image"): rows, (model, "text"): rows}
-    assert (len(measured.query), len(measured.database)) == (16, 64)
-    expected = encode_store(finished.model, store, finished.split.database)
-    assert measured.database.image == expected.image and measured.database.text == expected.text
-    assert measured.rankings[0].database is measured.database
-
-
-def test_a_report_against_another_run_and_field_files_codes_each_item_once(
-    finished, other_run, store, coded_rows, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
-    monkeypatch.setattr(cost, "TIMED", 3)
-    first, other = measure(finished, store, depth=LAST), measure(other_run, store)
-    write_field_files(field_record(first, store), tmp_path)
-    assessed = [assess_run(first, store), assess_run(other, store, first)]
-    assert [each.evaluations[0].references for each in assessed] == [["IDF", "label names"]] * 2
-    rows = len(finished.split.query) + len(finished.split.database)
-    for run in (finished, other_run):
-        for modality in ("image", "text"):
-            calls = Counter(coded_rows[run.record.model, modality])
-            assert calls.pop(1) == 4  # one to warm up and three that are timed, of a single item
-            assert sum(size * count for size, count in calls.items()) == rows
-
-
-# References
-
-
-class Words:
-    """Replaces a text encoder: a random vector for each text."""
-
-    def __init__(self, name="words"):
-        self.name = name
-
-    def encode(self, texts):
-        return np.stack([np.random.default_rng(list(text.encode())).normal(size=6) for text in texts])
-
-
-def test_the_references_of_ready_made_features_use_the_packaged_encoder(finished, store, monkeypatch):
-    loaded = []
-    monkeypatch.setattr(pipeline, "load_text_encoder", lambda name: loaded.append(name) or Words())
-    database = measure(finished, store).database
-    references, notes = references_of(finished.recipe.text, NAMES, database)
-    assert [each.name for each in references] == ["IDF", "label names"] and notes == []
-    assert loaded == [pipeline.DEFAULT_TEXT_ENCODER]
-    assert [each.name for each in references_of(finished.recipe.text, ["label 0", "label 1"], database)[0]] == ["IDF"]
-
-
-def test_a_missing_text_encoder_leaves_the_idf_reference_and_a_note(finished, store, monkeypatch):
-    def missing(name):
-        raise MissingExtraError("sentence_transformers", extra="offline", need="The packaged text encoder")
-
-    monkeypatch.setattr(pipeline, "load_text_encoder", missing)
-    references, notes = references_of(finished.recipe.text, NAMES, measure(finished, store).database)
-    assert [each.name for each in references] == ["IDF"]
-    assert len(notes) == 1 and "multibit[offline]" in notes[0]
-
-
-def test_label_names_are_encoded_by_the_source_of_the_recipe(monkeypatch):
-    """The base name of a hub model, such as clip-vit-base-patch32, is not enough to load it."""
-    loaded = []
-    for name in ("owner/tiny", "tiny"):
-        monkeypatch.setitem(packaged.TEXT_ENCODERS, name, lambda _, name=name: loaded.append(name) or Words())
-    recipe = EncoderRecipe("tiny", "a1b2", 6, "words", source="owner/tiny")
-    relevance = label_name_relevance(recipe, NAMES)
-    assert loaded == ["owner/tiny"] and relevance.kernel.shape == (8, 8)
-    label_name_relevance(dataclasses.replace(recipe, source=""), NAMES)
-    assert loaded == ["owner/tiny", "tiny"]
 
 
 # Splits of other runs

@@ -18,7 +18,7 @@ from scipy.stats import kendalltau
 
 from commands import Words
 from conftest import plant
-from multibit import Config, FeatureStore, Run, pipeline, runs
+from multibit import Config, FeatureStore, Run, measurement, runs
 from multibit.codes.items import DIRECTIONS
 from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
 from multibit.evaluation.metric import MAP, TAU_B
@@ -58,7 +58,7 @@ CONTACT_SHEET = "qualitative-retrieval"
 
 @pytest.fixture(autouse=True)
 def quick_words(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", Words)
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture(scope="module")
@@ -854,7 +854,7 @@ def no_encoder(name):
 
 
 def test_without_a_text_encoder_the_other_evaluator_is_left(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", no_encoder)
+    monkeypatch.setattr(measurement, "load_text_encoder", no_encoder)
     said = []
     r = dataclasses.replace(kept[8, 16], say=said.append, _kept={})
     assert cells_of("teacher-aligned", r).columns == [Quantity("IDF")]
@@ -862,7 +862,7 @@ def test_without_a_text_encoder_the_other_evaluator_is_left(kept, tmp_path, monk
 
 
 def test_a_table_that_needs_a_missing_encoder_is_left_out_and_the_others_are_made(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_text_encoder", no_encoder)
+    monkeypatch.setattr(measurement, "load_text_encoder", no_encoder)
     r = dataclasses.replace(kept[8, 16], _kept={})
     made = make(r, ["resolution-label-names", "data-split"], tmp_path)
     assert list(made.left_out) == ["resolution-label-names"]

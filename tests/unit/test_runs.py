@@ -13,38 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
-from multibit import Config, FeatureStore, RelationTeacher, Run, Split, runs, train
+from conftest import ITEMS, SMALL, plant, save_npz
+from multibit import RelationTeacher, Run, Split, runs, train
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.files import only_writer, read_arrays, read_json, write_arrays, write_json
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
 from multibit.runs import STATE_FILE, RunRecord, Selection, read_history, require_alone, require_comparable
 
-ITEMS = 80
-SMALL = Config(lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=4, batch_size=16, learning_rate=3e-3)
 FILES = {"history.jsonl", "model.safetensors", "run.json", "split.safetensors", "teacher.safetensors"}
-
-
-def save_npz(path, **changes):
-    np.savez(path, **{**plant(ITEMS), "label_names": [f"topic {i}" for i in range(8)], **changes})
-    return FeatureStore.open(path)
-
-
-@pytest.fixture(scope="module")
-def split():
-    return Split.draw(ITEMS, query=16, train=40, validation=8, seed=3)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return save_npz(tmp_path_factory.mktemp("features") / "ready.npz")
-
-
-@pytest.fixture(scope="module")
-def finished(store, split, tmp_path_factory):
-    """One finished run that no test changes."""
-    return Run.create(tmp_path_factory.mktemp("runs") / "run", store, split, SMALL)
 
 
 @pytest.fixture

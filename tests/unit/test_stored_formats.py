@@ -16,7 +16,8 @@ from multibit.codes import Codes
 from multibit.evaluation.metric import MAP, NDCG, Metric
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.hashing.encode import encode_store
-from multibit.pipeline import measure, open_index, write_codes
+from multibit.measurement import measure
+from multibit.pipeline import open_index, write_codes
 from multibit.runs import read_history
 
 STORED = Path(__file__).parents[1] / "golden" / "stored"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from multibit.evaluation.assessment import Assessment
     from multibit.evaluation.comparison import Comparison
     from multibit.features.store import FeatureStore
-    from multibit.pipeline import MeasuredCodes, Measurement
+    from multibit.measurement import Measurement
 
 
 def train(
@@ -250,7 +250,8 @@ def evaluate(
     """
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
-    from multibit.pipeline import assess_run, measure, open_features
+    from multibit.measurement import assess_run, measure
+    from multibit.pipeline import open_features
     from multibit.report.field import LAST, field_record, write_field_files
     from multibit.runs import Run, is_run, require_comparable
     from multibit.search.code_files import is_codes
@@ -304,16 +305,16 @@ def _evaluate_codes(
 ) -> None:
     """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
     from multibit.evaluation.storage import save_evaluations
-    from multibit.pipeline import (
+    from multibit.measurement import (
         PROTOCOLS,
         WHOLE,
         assess_codes,
         assess_run,
         measure_against,
         measure_codes,
-        open_features,
         require_same_items,
     )
+    from multibit.pipeline import open_features
     from multibit.runs import Run
     from multibit.search.code_files import CodeSets
 
@@ -344,7 +345,7 @@ def _next_to(path: Path, name: str) -> Path:
     return whole.with_name(f"{whole.name if whole.is_dir() else whole.stem}-{name}")
 
 
-def _show_tables(measured: Sequence[Measurement | MeasuredCodes], markdown: bool) -> list[Comparison]:
+def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Comparison]:
     """Print the accuracy of the first run, compared with the others under each protocol, and warnings about all."""
     from multibit.evaluation.comparison import compare
     from multibit.report.tables import accuracy_table

@@ -23,7 +23,7 @@ from multibit.features.store import FeatureStore
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
-from multibit.pipeline import PROTOCOLS, label_name_relevance
+from multibit.measurement import PROTOCOLS, label_name_relevance
 from multibit.runs import RUN_FILES, STATE_FILE, Run
 
 T = TypeVar("T")

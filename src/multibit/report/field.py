@@ -19,7 +19,7 @@ from multibit.evaluation.protocol import Evaluation, within_modality
 from multibit.evaluation.ranking import Key
 from multibit.features.store import FeatureStore
 from multibit.files import replacing
-from multibit.pipeline import Measurement
+from multibit.measurement import MeasuredRun
 from multibit.progress import track
 from multibit.runs import read_history
 from multibit.search.exchange import save_mat
@@ -60,7 +60,7 @@ class FieldRecord:
     within: Mapping[Modality, Mapping[int, float]]
 
 
-def field_record(measured: Measurement, store: FeatureStore) -> FieldRecord:
+def field_record(measured: MeasuredRun, store: FeatureStore) -> FieldRecord:
     """The record of a measured run.
 
     Args:

@@ -1,0 +1,350 @@
+"""What `multibit evaluate` does, as functions: a run or codes made elsewhere are measured, then assessed.
+
+Items are coded once and rankings are computed once per direction and length: `measure` and `measure_codes` do both,
+and all later steps read their result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import MODALITIES, CodedItems, Codes, Modality
+from multibit.errors import MismatchError, MultibitError
+from multibit.evaluation.assessment import Assessment, assess
+from multibit.evaluation.cost import Cost, ModelSize, measure_cost
+from multibit.evaluation.health import BitUse, bit_use
+from multibit.evaluation.protocol import Evaluation, evaluate_rankings
+from multibit.evaluation.ranking import DEPTH, Rankings
+from multibit.evaluation.relevance import GradedRelevance
+from multibit.features import EncoderRecipe, FeatureStore
+from multibit.features.load import load_text_encoder, text_encoder_of
+from multibit.hashing.encode import encode_store
+from multibit.hashing.model import HashModel
+from multibit.pipeline import require_own_features
+from multibit.progress import showing
+from multibit.runs import Run, require_same_split
+from multibit.search.code_files import CodeSets
+from multibit.table import counted
+
+PROTOCOLS = {
+    "in": "training items in the database",
+    "out": "training items kept out of the database",
+}
+WHOLE = "the whole database"
+DEFAULT_TEXT_ENCODER = "all-minilm-l6-v2"
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Codes measured: each direction and length ranked once.
+
+    Attributes:
+        rankings, evaluations: one per protocol. bits: use of the bits in the database.
+    """
+
+    rankings: tuple[Rankings, ...]
+    evaluations: tuple[Evaluation, ...]
+    bits: BitUse
+
+
+# A run
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun(Measurement):
+    """A run measured on its own split, one ranking per protocol.
+
+    Attributes:
+        run: the measured run. query, database: coded items of the split.
+    """
+
+    run: Run
+    query: CodedItems
+    database: CodedItems
+
+
+def measure(
+    run: Run,
+    store: FeatureStore,
+    *,
+    at: int | None = None,
+    depth: int = DEPTH,
+    lengths: Sequence[int] | None = None,
+    protocols: Sequence[str] = tuple(PROTOCOLS),
+) -> MeasuredRun:
+    """Code the queries and the database of a run's split, rank them, and evaluate mAP under both protocols.
+
+    The protocols search the whole database, and the database without training and validation items; a protocol with an
+    empty database is left out.
+
+    Args:
+        run: to measure. store: the features of its split. at: also compute mAP and precision at this rank.
+        depth: last rank of the precision curves. lengths: to measure; those of the training when None.
+        protocols: keys of `PROTOCOLS`.
+
+    Raises:
+        DataError: a length beyond the codes. MismatchError: features of other data than the split.
+    """
+    require_own_features(run, store)
+    split = run.split
+    query, database = (
+        encode_store(run.model, store, rows, keep_relaxed=True) for rows in (split.query, split.database)
+    )
+    unseen = np.isin(split.database, split.unseen)
+    parts = {PROTOCOLS[name]: database if name == "in" else database.take(unseen) for name in protocols}
+    fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.record.split}
+    rankings, evaluations = [], []
+    for protocol, part in parts.items():
+        if len(part):
+            rankings.append(Rankings(query, part, lengths or run.config.lengths, depth=depth))
+            evaluations.append(
+                evaluate_rankings(
+                    rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
+                    name=run.name, fingerprints=fingerprints,
+                )
+            )  # fmt: skip
+    bits = bit_use(rankings[0], run.model.blocks)
+    return MeasuredRun(tuple(rankings), tuple(evaluations), bits, run, query, database)
+
+
+def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progress: bool = False) -> list[Evaluation]:
+    """Evaluate the mAP of a run under both protocols.
+
+    Args:
+        run, store, at: as for `measure`. progress: show a bar on standard error.
+
+    Raises:
+        MismatchError: features of other data than the split.
+    """
+    with showing(progress):
+        return list(measure(run, store, at=at).evaluations)
+
+
+def assess_run(
+    measured: MeasuredRun,
+    store: FeatureStore,
+    anchor: Measurement | None = None,
+    *,
+    progress: bool = False,
+) -> Assessment:
+    """Complete the measurement of a run: resolution, agreement of lengths, quantisation, bit statistics, cost.
+
+    Args:
+        measured: of the run. store: its features.
+        anchor: measurement of the run or codes whose candidates are shared with all pools; this run when None.
+        progress: show a bar on standard error.
+
+    Raises:
+        MismatchError: an anchor with another split.
+    """
+    run = measured.run
+    if isinstance(anchor, MeasuredRun):
+        require_same_split(anchor.run, run)
+    references, notes = references_of(run.recipe.text, run.label_names, measured.database)
+    with showing(progress):
+        return assess(
+            measured.rankings,
+            measured.evaluations,
+            teacher=run.teacher,
+            blocks=run.model.blocks,
+            references=references,
+            bits=measured.bits,
+            cost=_cost(measured, store),
+            anchors=None if anchor is None else [rankings.anchor for rankings in anchor.rankings],
+            facts=_facts(run),
+            warnings=[*_leaks(run, store), *notes],
+        )
+
+
+def references_of(
+    recipe: EncoderRecipe | None, label_names: Sequence[str], database: CodedItems
+) -> tuple[list[GradedRelevance], list[str]]:
+    """The IDF evaluator, and the label-name evaluator if a text encoder and label names are available.
+
+    Args:
+        recipe: of the text features, if known. label_names: C names. database: items for the frequency of each label.
+
+    Returns:
+        The evaluators, and one sentence for each that is missing.
+    """
+    idf = GradedRelevance.idf(database.labels)
+    try:
+        return [idf, label_name_relevance(recipe, label_names)], []
+    except MultibitError as error:
+        return [idf], [f"No label-name evaluator: {error}"]
+
+
+def label_name_relevance(
+    recipe: EncoderRecipe | None, label_names: Sequence[str], *, text_encoder: str | None = None
+) -> GradedRelevance:
+    """The label-name evaluator; its `origin` names the text encoder.
+
+    The encoder reads each name in the evaluator's own prompt (`multibit.evaluation.relevance.PROMPT`), never in that of
+    the features.
+
+    Args:
+        recipe: of the text features; None where there are none. label_names: C names.
+        text_encoder: name, folder or hub name of another encoder. When None, the encoder of the features, or the
+            packaged one where the features are ready-made.
+
+    Raises:
+        DataError: no label names. MultibitError: the text encoder cannot be loaded.
+    """
+    if text_encoder is None and recipe is not None and recipe.weights:
+        encoder, origin = text_encoder_of(replace(recipe, prompt="{}")), recipe.name
+    else:
+        name = text_encoder or DEFAULT_TEXT_ENCODER
+        encoder, origin = load_text_encoder(name), Path(name).name if Path(name).is_dir() else name
+    return GradedRelevance.semantic(label_names, encoder.encode, origin=origin)
+
+
+def _cost(measured: MeasuredRun, store: FeatureStore) -> Cost:
+    model, run = measured.run.model, measured.run
+    pairs = store.take(run.split.query[:1])
+    vectors: dict[Modality, NDArray[np.float32]] = {"image": pairs.image, "text": pairs.mean_text}
+    return measure_cost(
+        measured.query.image.take([0]),
+        measured.database,
+        measured.rankings[0].lengths,
+        ModelSize(model.nbytes, model.parameter_count, model.flops),
+        {modality: partial(_code, model, vectors[modality], modality) for modality in MODALITIES},
+    )
+
+
+def _code(model: HashModel, features: NDArray[np.float32], modality: Modality) -> Codes:
+    return Codes.binarize(model.encode(features, modality))
+
+
+def _facts(run: Run) -> dict[str, str]:
+    record = run.record
+    return {
+        "method": record.method or "not recorded",
+        "code": f"{run.model.bits} bits",
+        "bits of the scales": f"{', '.join(map(str, run.model.blocks))}, local to long range",
+        "settings": ", ".join(f"{name} {value}" for name, value in run.config.to_dict().items()),
+        "selected epoch": f"{record.selection.epoch} ({record.selection.rule})",
+        "split": run.split.describe(),
+        "image features": f"{run.recipe.image.name}, {run.model.image_dim}-d",
+        "text features": f"{run.recipe.text.name}, {run.model.text_dim}-d",
+        "model": record.model,
+        "data": record.data,
+        "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
+    }
+
+
+def _leaks(run: Run, store: FeatureStore) -> list[str]:
+    """One sentence if queries have the same image features as training items."""
+    seen = {row.tobytes() for row in np.asarray(store.image[run.split.train])}
+    repeated = sum(row.tobytes() in seen for row in np.asarray(store.image[run.split.query]))
+    queries = counted(repeated, "query has", "queries have")
+    return [f"{queries} the image features of a training item: duplicates leak labels."] if repeated else []
+
+
+# Codes made elsewhere
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCodes(Measurement):
+    """Codes made elsewhere, measured under the one protocol of their database.
+
+    Attributes:
+        sets: the codes.
+    """
+
+    sets: CodeSets
+
+
+def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = None, depth: int = DEPTH) -> MeasuredCodes:
+    """Rank codes made elsewhere in both directions at all lengths, and evaluate mAP.
+
+    Such files hold no training labels, so there is no popularity floor.
+
+    Args:
+        sets: the codes. protocol: human-readable description of the database. at, depth: as for `measure`.
+
+    Raises:
+        DataError: no query has a relevant item.
+    """
+    own = {key: (file.query, file.database) for key, file in sets.files.items()}
+    rankings = Rankings(sets.query, sets.database, sets.lengths, depth=depth, own=own)
+    evaluation = evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name)
+    return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), sets)
+
+
+def require_same_items(sets: CodeSets, run: Run, store: FeatureStore) -> None:
+    """Refuse to compare codes made elsewhere with a run on other items.
+
+    Args:
+        sets: the codes. run: to compare with. store: its features.
+
+    Raises:
+        MismatchError: other queries or another database, by the labels of each row; codes of the run that are shorter;
+            not the features of the run.
+    """
+    labels = store.dataset.labels
+    require_own_features(run, store)
+    sets.require_same_items(labels[run.split.query], labels[run.split.database], run.folder)
+    if sets.lengths[-1] > run.model.bits:
+        raise MismatchError(
+            f"has codes of {run.model.bits} bits, {sets.source} of {sets.lengths[-1]} bits.",
+            file=run.folder,
+            hint="Choose shorter ones by `lengths`.",
+        )
+
+
+def measure_against(sets: CodeSets, run: Run, store: FeatureStore, *, at: int | None = None) -> MeasuredRun:
+    """Measure a run on the whole database at the lengths of codes made elsewhere, to compare both.
+
+    Args:
+        sets: the codes. run: to measure. store: its features. at: as for `measure`.
+
+    Raises:
+        MismatchError: as `require_same_items`.
+    """
+    require_same_items(sets, run, store)
+    return measure(run, store, at=at, lengths=sets.lengths, protocols=("in",))
+
+
+def assess_codes(
+    measured: MeasuredCodes, label_names: Sequence[str] = (), recipe: EncoderRecipe | None = None
+) -> Assessment:
+    """Measure what needs no model: resolution, agreement of lengths, use of bits.
+
+    Args:
+        measured: the codes. label_names: C names, for the label-name evaluator.
+        recipe: of the text encoder that reads them; the packaged one when None.
+
+    Raises:
+        DataError: another number of label names than label columns.
+    """
+    sets = measured.sets
+    sets.require_label_names(label_names)
+    references, notes = [GradedRelevance.idf(sets.database.labels)], list(sets.notes)
+    if label_names:
+        references, missing = references_of(recipe, label_names, sets.database)
+        notes += missing
+    return assess(
+        measured.rankings,
+        measured.evaluations,
+        references=references,
+        bits=measured.bits,
+        facts=_facts_of_codes(sets),
+        warnings=notes,
+    )
+
+
+def _facts_of_codes(sets: CodeSets) -> dict[str, str]:
+    files = dict.fromkeys(str(file.path) for file in sets.files.values())
+    return {
+        "codes": f"made elsewhere: {', '.join(files)}",
+        "code lengths": f"{', '.join(map(str, sets.lengths))} bits{', nested' if sets.nested else ''}",
+        "items": f"{len(sets.query):,} queries, {len(sets.database):,} in the database",
+        "label columns": str(sets.database.labels.shape[1]),
+        "popularity floor": "not measured, because the files have no training labels",
+    }

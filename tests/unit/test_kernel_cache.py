@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from multibit.codes import Codes, hamming_distances, kernels
+from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.distance import nearest
 
 SEARCH = """
 import json
 import numpy as np
 from multibit.codes import Codes, kernels
+from multibit.codes.compiling import is_compiled
 from multibit.codes.distance import nearest
 
-ready = kernels.is_compiled(kernels.nearest)
+ready = is_compiled(kernels.nearest)
 bits = np.random.default_rng(0).integers(0, 2, (300, 40))
 found = nearest(Codes.from_bits(bits[:3]), Codes.from_bits(bits), 5, bits=23)
 print(json.dumps([found.rows.tolist(), found.distances.tolist(), kernels.nearest.stats.cache_path, ready]))
@@ -104,14 +106,14 @@ def test_a_kernel_that_was_used_is_compiled():
     codes = Codes.from_bits([[1, 0], [0, 0]])
     hamming_distances(codes, codes)
     nearest(codes, codes, 1)
-    assert kernels.is_compiled(kernels.nearest) and kernels.is_compiled(kernels.all_distances)
+    assert is_compiled(kernels.nearest) and is_compiled(kernels.all_distances)
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
 @pytest.mark.parametrize("threads", [1, 2, 7, 500, None])
 def test_every_query_is_processed_exactly_once(count, threads):
     seen = []
-    kernels.over_queries(lambda first, last: seen.extend(range(first, last)), count, threads)
+    over_queries(lambda first, last: seen.extend(range(first, last)), count, threads)
     assert sorted(seen) == list(range(count))
 
 
@@ -122,4 +124,4 @@ def test_an_error_in_a_thread_is_raised(threads):
             raise MemoryError("too much")
 
     with pytest.raises(MemoryError):
-        kernels.over_queries(work, 70, threads)
+        over_queries(work, 70, threads)

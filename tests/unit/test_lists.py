@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multibit.codes import Codes, kernels, list_kernels, lists
+from multibit.codes.compiling import is_compiled
 from multibit.codes.lists import PrunedLists
 from multibit.search.engines.lists import ListsEngine
 
@@ -255,5 +256,5 @@ def test_a_compiled_lookup_is_known_to_be_compiled_on_disk(small, monkeypatch):
     if kernel.stats.cache_path is None:
         pytest.skip("compiled kernels cannot be kept on this machine")
     monkeypatch.setattr(type(kernel), "signatures", property(lambda _: []))  # as in a process that did not use it yet
-    assert kernels.is_compiled(kernels.nearest)
-    assert kernels.is_compiled(kernel)
+    assert is_compiled(kernels.nearest)
+    assert is_compiled(kernel)

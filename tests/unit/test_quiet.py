@@ -20,8 +20,9 @@ FIRST_CALL = """
 import numpy as np
 from multibit import Codes, hamming_distances
 from multibit.codes import kernels
+from multibit.codes.compiling import is_compiled
 
-assert not kernels.is_compiled(kernels.all_distances)
+assert not is_compiled(kernels.all_distances)
 codes = Codes.binarize(np.ones((2, 8)))
 assert hamming_distances(codes, codes).tolist() == [[0, 0], [0, 0]]
 """

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, require_finite
-from multibit.codes import kernels
+from multibit.codes import kernels, score_kernels
+from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.kernels import Found, Scan
 from multibit.codes.packing import WORD, Codes, last_mask
 from multibit.errors import DataError
@@ -248,11 +249,11 @@ def nearest_relaxed(
     tables, planes = _byte_tables(array), database.planes(length)
     if candidates is None:
         first = Found(found.rows, found.scores, found.counts)
-        run(kernels.best_scores, len(array), threads, planes, _as_mask(allowed), tables, first)
+        run(score_kernels.best_scores, len(array), threads, planes, _as_mask(allowed), tables, first)
     else:
         near = nearest(Codes.binarize(array), database, candidates, length, allowed=allowed, threads=threads)
         first = Found(near.rows, np.full(near.rows.shape, -np.inf), near.counts)
-        run(kernels.score_rows, len(array), threads, planes, tables, first)
+        run(score_kernels.score_rows, len(array), threads, planes, tables, first)
     order = np.lexsort((first.rows, -first.values), axis=1)[:, :columns]
     return ScoredRows(
         np.take_along_axis(first.rows, order, 1),
@@ -275,12 +276,12 @@ def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None
 
     if not queries:
         return
-    if kernels.is_compiled(kernel):
-        kernels.over_queries(work, queries, threads)
+    if is_compiled(kernel):
+        over_queries(work, queries, threads)
     else:
         with notice("Compiling for this processor: once, a few seconds"):
             _compile(work)
-        kernels.over_queries(work, queries, threads)
+        over_queries(work, queries, threads)
 
 
 def _compile(work: Callable[[int, int], None]) -> None:

@@ -1,26 +1,20 @@
-"""Compiled inner loops over packed codes (numba), on plain arrays, without the GIL.
+"""Compiled inner loops over packed codes: distances, the nearest rows, counts.
 
-Every kernel takes a range of queries, so that `over_queries` can distribute them over threads; a query is never split,
-hence the result is the same for any number of threads. Shapes: Q queries, N database rows, W words of a prefix, V
-64-bit words of a label set.
+Every kernel takes a range of queries, as `codes.compiling` distributes them. Shapes: Q queries, N database rows, W
+words of a prefix.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import intrinsic
+
+from multibit.codes.compiling import BATCH, compiled
 
 CHUNK = 1536  # database rows per step: eight planes of them and their distances stay in the first-level cache
 GROUP = 128  # rows that are skipped together when none of them is near enough
-BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
 CANDIDATES = 1 << 22  # maximum candidates of a batch: fewer queries share a pass when each needs many
 
 
@@ -49,62 +43,6 @@ class Found(NamedTuple):
     rows: Any
     values: Any
     counts: Any
-
-
-class RankCounts(NamedTuple):
-    """Where `ranking_counts` writes, per query.
-
-    Attributes:
-        precision_sum: (Q,) float64, sum of precision@rank over the relevant rows ranked at most `at`.
-        hits: (Q,) int64, relevant rows ranked at most `at`.
-        total, relevant: (Q, bits + 1) int64, rows and relevant rows at each distance.
-    """
-
-    precision_sum: Any
-    hits: Any
-    total: Any
-    relevant: Any
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the GIL and cache the result on disk, next to the source or in the user's cache folder.
-
-    Where neither can be written, each process compiles again.
-    """
-    try:
-        return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # numba found no folder to cache in
-        return njit(nogil=True)(function)
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system has it
-        return os.cpu_count() or 1
-
-
-def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:
-    """Call `work(first, last)` on ranges that cover 0..count, on several threads (all processors when None)."""
-    workers = min(threads or processors(), count)
-    if workers <= 1:
-        work(0, count)
-        return
-    parts = min(count, max(workers, -(-count // BATCH)))
-    edges = [count * part // parts for part in range(parts + 1)]
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(work, first, last) for first, last in itertools.pairwise(edges)]:
-            done.result()
-
-
-def is_compiled(kernel: Any) -> bool:
-    """Whether a kernel is ready to run, in this process or on disk."""
-    if kernel.signatures:
-        return True
-    folder = kernel.stats.cache_path
-    name = f"{kernel.py_func.__module__.rsplit('.')[-1]}.{kernel.py_func.__name__}"
-    return folder is not None and any(Path(folder).glob(f"{name}-*.nbc"))
 
 
 @intrinsic
@@ -190,7 +128,7 @@ def fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, dis
 
 
 @compiled
-def _all_distances_of(scan: Any, q: int, distances: Any) -> None:
+def all_distances_of(scan: Any, q: int, distances: Any) -> None:
     """Distances of one query to every row, chunk by chunk."""
     for start in range(0, len(distances), CHUNK):
         fill_distances(scan.planes, scan.queries, q, scan.mask, start, distances[start : start + CHUNK], 0)
@@ -200,7 +138,7 @@ def _all_distances_of(scan: Any, q: int, distances: Any) -> None:
 def all_distances(first: int, last: int, scan: Any, out: Any) -> None:
     """Distances of queries first..last to every row, into out (Q, N) uint16."""
     for q in range(first, last):
-        _all_distances_of(scan, q, out[q])
+        all_distances_of(scan, q, out[q])
 
 
 @compiled
@@ -361,118 +299,3 @@ def place_within(first: int, last: int, scan: Any, limit: int, place: Any, rows:
                     at = place[q, part[i]]
                     place[q, part[i]] += 1
                     rows[at], distances[at] = start + i, part[i]
-
-
-@compiled
-def _score(planes: Any, row: int, table: Any) -> float:
-    """Inner product of one row with a relaxed query: the sum of the table's entry for each byte of the row."""
-    score = 0.0
-    for w in range(len(planes)):
-        word = planes[w, row]
-        score += table[2 * w, word & 0xFF] + table[2 * w + 1, word >> 8]
-    return score
-
-
-@compiled
-def best_scores(first: int, last: int, planes: Any, allowed: Any, tables: Any, found: Any) -> None:
-    """The k rows of the largest inner product with relaxed queries first..last, as a heap of (score, -row).
-
-    Args:
-        planes, allowed: as in `Scan`. tables: (Q, 2 W, 256) float64, contribution of every byte value at every byte
-            position.
-    """
-    for q in range(first, last):
-        rows, scores, count = found.rows[q], found.values[q], 0
-        for row in range(planes.shape[1]):
-            if not len(allowed) or allowed[row]:
-                count = _insert(rows, scores, count, row, _score(planes, row, tables[q]))
-        found.counts[q] = count
-
-
-@compiled
-def score_rows(first: int, last: int, planes: Any, tables: Any, found: Any) -> None:
-    """Inner products of relaxed queries first..last with the rows that were found for them, into found.values."""
-    for q in range(first, last):
-        rows, scores = found.rows[q], found.values[q]
-        for i in range(found.counts[q]):
-            scores[i] = _score(planes, rows[i], tables[q])
-
-
-@compiled
-def _insert(rows: Any, scores: Any, count: int, row: int, score: float) -> int:
-    """Keep the best in a heap whose root is the worst of them; of equal scores the later row is worse."""
-    k = len(rows)
-    if count < k:
-        at = count
-        while at > 0:
-            parent = (at - 1) // 2
-            if not (score < scores[parent] or (score == scores[parent] and row > rows[parent])):
-                break
-            rows[at], scores[at] = rows[parent], scores[parent]
-            at = parent
-        rows[at], scores[at] = row, score
-        return count + 1
-    if score <= scores[0]:  # rows come in order, so an equal score is a later row
-        return count
-    at = 0
-    while 2 * at + 1 < k:
-        child = 2 * at + 1
-        other = child + 1
-        if other < k and (
-            scores[other] < scores[child] or (scores[other] == scores[child] and rows[other] > rows[child])
-        ):
-            child = other
-        if not (scores[child] < score or (scores[child] == score and rows[child] > row)):
-            break
-        rows[at], scores[at] = rows[child], scores[child]
-        at = child
-    rows[at], scores[at] = row, score
-    return count
-
-
-@compiled
-def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> None:
-    """relevant[i] = 1 where row i shares a label with query q."""
-    relevant[:] = 0
-    for v in range(len(labels)):
-        word = query_labels[v, q]
-        if word:
-            for i in range(len(relevant)):
-                relevant[i] |= np.uint8((labels[v, i] & word) != 0)
-
-
-@compiled
-def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: Any, at: int, out: Any) -> None:
-    """Counts that the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
-
-    A row's rank is one plus the rows of smaller distance plus the earlier rows of the same distance, so one pass for
-    the histograms and one in row order give every rank.
-
-    Args:
-        query_labels: (V, Q) uint64. labels: (V, N) uint64.
-        at: ranks past this one do not count in `precision_sum` and `hits`.
-    """
-    count_rows, distances_count = scan.planes.shape[1], out.total.shape[1]
-    distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
-    rank, found = np.empty(distances_count, np.int64), np.empty(distances_count, np.int64)
-    for q in range(first, last):
-        _all_distances_of(scan, q, distances)
-        _mark_relevant(query_labels, q, labels, relevant)
-        total, relevant_total = out.total[q], out.relevant[q]
-        for i in range(count_rows):
-            total[distances[i]] += 1
-            relevant_total[distances[i]] += relevant[i]
-        rank[0], found[0] = 0, 0  # rows, and relevant rows, ranked before the next row of this distance
-        for distance in range(1, distances_count):
-            rank[distance] = rank[distance - 1] + total[distance - 1]
-            found[distance] = found[distance - 1] + relevant_total[distance - 1]
-        precision, hit = 0.0, 0
-        for i in range(count_rows):
-            distance = distances[i]
-            rank[distance] += 1
-            if relevant[i]:
-                found[distance] += 1
-                if rank[distance] <= at:
-                    precision += found[distance] / rank[distance]
-                    hit += 1
-        out.precision_sum[q], out.hits[q] = precision, hit

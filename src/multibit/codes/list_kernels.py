@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multibit.codes.kernels import CHUNK, compiled, fill_distances
+from multibit.codes.compiling import compiled
+from multibit.codes.kernels import CHUNK, fill_distances
 
 FIRST_LISTS = 4  # visited before the bounds decide whether a scan is faster
 SHIFT = 40  # a candidate is one number, distance * 2^40 + row, so that sorting numbers sorts by (distance, row)

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import FloatArray
 from multibit.codes import DIRECTIONS, CodedItems, Codes, hamming_distances
+from multibit.codes.compiling import compiled, over_queries
 from multibit.codes.distance import distance_histogram
 from multibit.codes.items import Direction
-from multibit.codes.kernels import compiled, over_queries
 from multibit.errors import ConfigError, DataError
 from multibit.evaluation.metrics import pack_both_labels
 from multibit.evaluation.resolution import count_pairs, tau_of_levels

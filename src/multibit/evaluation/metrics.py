@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import FloatArray, IntArray, as_labels
-from multibit.codes import Codes, kernels
+from multibit.codes import Codes
 from multibit.codes.distance import common_length, run, scan_of
 from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
+from multibit.evaluation.rank_kernels import RankCounts, ranking_counts
 
 Ties = Literal["stable", "average", "best", "worst"]
 
@@ -59,12 +60,12 @@ def count_rankings(
     query_words, database_words = pack_both_labels(query_labels, len(query), database_labels, len(database))
     count = len(query)
     at_distance = count, length + 1
-    counts = kernels.RankCounts(
+    counts = RankCounts(
         np.zeros(count), np.zeros(count, np.int64), np.zeros(at_distance, np.int64), np.zeros(at_distance, np.int64)
     )
     cut = len(database) if at is None else at
     scan = scan_of(query, database, length)
-    run(kernels.ranking_counts, count, threads, scan, query_words, database_words, cut, counts)
+    run(ranking_counts, count, threads, scan, query_words, database_words, cut, counts)
     return RankingCounts(*counts, cut)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import FloatArray, Rows
+from multibit.codes.compiling import compiled
 from multibit.codes.distance import run, scan_of
-from multibit.codes.kernels import Scan, compiled, fill_distances
+from multibit.codes.kernels import Scan, fill_distances
 from multibit.codes.packing import WORD
 from multibit.errors import DataError
 from multibit.evaluation.ranking import Ranking

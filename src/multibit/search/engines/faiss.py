@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import Codes
+from multibit.codes.compiling import processors
 from multibit.codes.distance import Allowed, Neighbours
-from multibit.codes.kernels import processors
 from multibit.errors import MissingExtraError
 from multibit.search.engines.base import Capabilities
 

@@ -1,0 +1,76 @@
+"""The compiled inner loop of the ranking metrics; see `codes.kernels` for the shapes.
+
+V is the number of 64-bit words of a label set.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multibit.codes.compiling import compiled
+from multibit.codes.kernels import all_distances_of
+
+
+class RankCounts(NamedTuple):
+    """Where `ranking_counts` writes, per query.
+
+    Attributes:
+        precision_sum: (Q,) float64, sum of precision@rank over the relevant rows ranked at most `at`.
+        hits: (Q,) int64, relevant rows ranked at most `at`.
+        total, relevant: (Q, bits + 1) int64, rows and relevant rows at each distance.
+    """
+
+    precision_sum: Any
+    hits: Any
+    total: Any
+    relevant: Any
+
+
+@compiled
+def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> None:
+    """relevant[i] = 1 where row i shares a label with query q."""
+    relevant[:] = 0
+    for v in range(len(labels)):
+        word = query_labels[v, q]
+        if word:
+            for i in range(len(relevant)):
+                relevant[i] |= np.uint8((labels[v, i] & word) != 0)
+
+
+@compiled
+def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: Any, at: int, out: Any) -> None:
+    """Counts that the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
+
+    A row's rank is one plus the rows of smaller distance plus the earlier rows of the same distance, so one pass for
+    the histograms and one in row order give every rank.
+
+    Args:
+        query_labels: (V, Q) uint64. labels: (V, N) uint64.
+        at: ranks past this one do not count in `precision_sum` and `hits`.
+    """
+    count_rows, distances_count = scan.planes.shape[1], out.total.shape[1]
+    distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
+    rank, found = np.empty(distances_count, np.int64), np.empty(distances_count, np.int64)
+    for q in range(first, last):
+        all_distances_of(scan, q, distances)
+        _mark_relevant(query_labels, q, labels, relevant)
+        total, relevant_total = out.total[q], out.relevant[q]
+        for i in range(count_rows):
+            total[distances[i]] += 1
+            relevant_total[distances[i]] += relevant[i]
+        rank[0], found[0] = 0, 0  # rows, and relevant rows, ranked before the next row of this distance
+        for distance in range(1, distances_count):
+            rank[distance] = rank[distance - 1] + total[distance - 1]
+            found[distance] = found[distance - 1] + relevant_total[distance - 1]
+        precision, hit = 0.0, 0
+        for i in range(count_rows):
+            distance = distances[i]
+            rank[distance] += 1
+            if relevant[i]:
+                found[distance] += 1
+                if rank[distance] <= at:
+                    precision += found[distance] / rank[distance]
+                    hit += 1
+        out.precision_sum[q], out.hits[q] = precision, hit

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, require_known
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,7 @@ class Config:
         Raises:
             ConfigError: unknown preset.
         """
-        if name not in PRESETS:
-            raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}.", option="preset")
+        require_known("preset", name, PRESETS)
         return PRESETS[name]
 
     @classmethod

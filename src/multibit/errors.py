@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _ARGUMENT = re.compile(r"`(\w+)`")
@@ -78,6 +78,24 @@ class DataError(MultibitError, ValueError):
 
 class ConfigError(MultibitError, ValueError):
     """A setting or argument is unknown, out of range, or contradicts another one."""
+
+
+def require_known(what: str, name: str, known: Collection[str], *, option: str = "") -> None:
+    """Refuse a name that is not one of those known.
+
+    Args:
+        what: kind of thing that is named. option: the argument that names it; `what` by default.
+
+    Raises:
+        ConfigError: unknown.
+
+    Example:
+        >>> require_known("teacher", "oracle", ("frt", "ukm"))
+        Traceback (most recent call last):
+        multibit.errors.ConfigError: teacher: unknown teacher 'oracle'; choose from frt, ukm.
+    """
+    if name not in known:
+        raise ConfigError(f"unknown {what} {name!r}; choose from {', '.join(known)}.", option=option or what)
 
 
 class FormatError(MultibitError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multibit.codes import DIRECTIONS, MODALITIES, CodedItems, Codes
-from multibit.codes.items import DIRECTION_NAMES, check_modality, length_near
+from multibit.codes.items import DIRECTION_NAMES, length_near
 from multibit.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -75,10 +75,9 @@ def test_codes_without_relaxed_values_can_be_taken():
 
 @pytest.mark.parametrize("modality", ["picture", "", "Image"])
 def test_an_unknown_modality_is_refused(modality):
-    for use in (check_modality, made().codes):
-        with pytest.raises(ConfigError) as caught:
-            use(modality)
-        assert caught.value.option == "modality" and repr(modality) in caught.value.problem
+    with pytest.raises(ConfigError) as caught:
+        made().codes(modality)
+    assert caught.value.option == "modality" and repr(modality) in caught.value.problem
 
 
 def test_the_two_directions_search_from_one_modality_to_the_other():

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Labels, as_labels, row_numbers
 from multibit.codes.packing import Codes
-from multibit.errors import ConfigError, DataError
+from multibit.errors import DataError, require_known
 
 Modality = Literal["image", "text"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -20,17 +20,6 @@ DIRECTIONS: dict[Direction, tuple[Modality, Modality]] = {"i2t": ("image", "text
 """Direction -> modality of the query, modality of the database."""
 
 DIRECTION_NAMES: dict[Direction, str] = {"i2t": "image-to-text", "t2i": "text-to-image"}
-
-
-def check_modality(modality: str) -> Modality:
-    """The modality, if it is known.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if modality not in MODALITIES:
-        raise ConfigError(f"must be image or text, got {modality!r}.", option="modality")
-    return modality
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +72,8 @@ class CodedItems:
 
     def codes(self, modality: Modality) -> Codes:
         """The codes of one modality."""
-        return self.image if check_modality(modality) == "image" else self.text
+        require_known("modality", modality, MODALITIES)
+        return self.image if modality == "image" else self.text
 
     def take(self, rows: ArrayLike) -> CodedItems:
         """Some of the items, in the order given, or those where a mask is true.

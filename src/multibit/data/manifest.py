@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 
 from multibit.data.dataset import Item, PairedDataset
-from multibit.errors import ConfigError, DataError
+from multibit.errors import DataError, require_known
 from multibit.files import replacing
 
 FIELDS = ("id", "image", "text", "texts", "labels")
@@ -47,7 +47,7 @@ def read_manifest(
         ConfigError: `columns` names an unknown field.
     """
     columns = columns or {}
-    require_known(columns, FIELDS, "columns")
+    require_known_fields(columns, FIELDS, "columns")
     path = Path(path)
     root = path.parent if images is None else Path(images)
     items: list[Item] = []
@@ -63,7 +63,7 @@ def read_manifest(
         raise error.within(path) from None
 
 
-def require_known(names: Mapping[str, str], known: Sequence[str], option: str) -> None:
+def require_known_fields(names: Mapping[str, str], known: Sequence[str], option: str) -> None:
     """Refuse a mapping of column names or keys that has unknown fields.
 
     Args:
@@ -72,8 +72,8 @@ def require_known(names: Mapping[str, str], known: Sequence[str], option: str) -
     Raises:
         ConfigError: an unknown field.
     """
-    if unknown := sorted(set(names) - set(known)):
-        raise ConfigError(f"unknown field {', '.join(unknown)}; choose from {', '.join(known)}.", option=option)
+    for name in names:
+        require_known("field", name, known, option=option)
 
 
 def write_manifest(dataset: PairedDataset, path: Path | str) -> None:

@@ -8,23 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from multibit.errors import ConfigError, MissingExtraError, MultibitError
+from multibit.errors import MissingExtraError, MultibitError
 
 T = TypeVar("T")
 ENGINES = ("local", "ray")
 RETRIES = 2
 """Number of times that a worker that died is replaced and its part tried again."""
-
-
-def check_engine(engine: str) -> str:
-    """The engine, if it is known.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if engine not in ENGINES:
-        raise ConfigError(f"{engine!r} is unknown; choose from {', '.join(ENGINES)}.", option="engine")
-    return engine
 
 
 def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, gpu: bool = False) -> Iterator[T]:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from multibit.arrays import require_finite
 from multibit.data.dataset import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, FormatError, MismatchError
+from multibit.errors import DataError, FormatError, MismatchError, require_known
 from multibit.features.base import Features, ImageEncoder, TextEncoder
-from multibit.features.cluster import check_engine, run_on_ray
+from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.store import SHARD, FeatureStore, read_header, write_header
@@ -63,7 +63,7 @@ def extract_features(
             of other data or of another recipe. BusyError: another process is writing there. ConfigError: an unknown
             engine. MissingExtraError, MultibitError: as `run_on_ray`.
     """
-    check_engine(engine)
+    require_known("engine", engine, ENGINES)
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     if (folder / "store.json").exists() and not update:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
 from multibit.features.joint import JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
@@ -90,8 +90,7 @@ def _load(
     device: str,
     dtype: str,
 ) -> T:
-    if dtype not in DTYPES:
-        raise ConfigError(f"{dtype!r} is unknown; choose from {', '.join(DTYPES)}.", option="dtype")
+    require_known("dtype", dtype, DTYPES)
     if name in packaged:
         if dtype != "float32":
             raise ConfigError(f"{name} runs in float32 only, got {dtype!r}.", option="dtype")

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import Rows, row_numbers
 from multibit.codes import MODALITIES, CodedItems, Codes
+from multibit.errors import require_known
 from multibit.features import FeatureStore, Pairs
-from multibit.features.cluster import check_engine, run_on_ray
+from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.hashing.model import ENCODE_ROWS, HashModel
 from multibit.progress import track
 
@@ -52,7 +53,7 @@ def encode_store(
         DataError: a value that is not finite, or features of another dimension. ConfigError: an unknown engine.
             MissingExtraError, MultibitError: as `run_on_ray`.
     """
-    check_engine(engine)
+    require_known("engine", engine, ENGINES)
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
     starts = range(0, max(len(chosen), 1), ENCODE_ROWS)
     work = partial(_encode_block, model, store, chosen, keep_relaxed)

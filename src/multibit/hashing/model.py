@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multibit.arrays import as_float32
-from multibit.codes.items import Modality, check_modality
-from multibit.errors import ConfigError, DataError
+from multibit.codes.items import MODALITIES, Modality
+from multibit.errors import ConfigError, DataError, require_known
 from multibit.files import fingerprint, read_arrays, write_arrays
 
 KIND, VERSION = "hash model", 1
@@ -106,7 +106,7 @@ class HashModel(nn.Module):
             DataError: features of another dimension, or a value that is not finite as float32. ConfigError: unknown
                 modality.
         """
-        check_modality(modality)
+        require_known("modality", modality, MODALITIES)
         array = np.asarray(features)
         needed = self.image_dim if modality == "image" else self.text_dim
         if array.ndim != 2 or array.shape[1] != needed:

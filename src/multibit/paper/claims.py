@@ -119,3 +119,18 @@ def monotone(*, rises: bool) -> Callable[[Cells[float]], bool]:
         return all((b > a) == rises and a != b for (_, a), (_, b) in pairs)
 
     return holds
+
+
+def among(*wanted: Column) -> Callable[[Column], bool]:
+    """Whether a column is one of those wanted."""
+    return lambda column: column in wanted
+
+
+def in_words(form: str, value: Callable[[Cells[float]], float]) -> Callable[[Cells[float]], str]:
+    """A value of the cells, formatted."""
+    return lambda cells: f"{value(cells):{form}}"
+
+
+def both_in_words(form: str, values: Callable[[Cells[float]], tuple[float, float]]) -> Callable[[Cells[float]], str]:
+    """Two values of the cells, formatted."""
+    return lambda cells: " and ".join(f"{value:{form}}" for value in values(cells))

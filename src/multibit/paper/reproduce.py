@@ -12,7 +12,7 @@ from rich.console import Console
 
 from multibit.arrays import Labels, as_labels
 from multibit.config import Config
-from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
+from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError, require_known
 from multibit.features.store import FeatureStore
 from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, write_json
 from multibit.paper.figures import FIGURES, PaperFigure
@@ -43,8 +43,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
     """
     everything = [*TABLES, *FIGURES]
     for name in names:
-        if name not in everything:
-            raise ConfigError(f"unknown name {name!r}; choose from {', '.join(everything)}.", option="names")
+        require_known("name", name, everything, option="names")
     return list(dict.fromkeys(names)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from multibit.arrays import FloatArray, as_labels
-from multibit.errors import ConfigError, FormatError
+from multibit.errors import FormatError, require_known
 from multibit.files import read_arrays
 from multibit.relation.graph import LabelGraph
 from multibit.relation.teacher import KIND, VERSION, RelationTeacher
@@ -157,8 +157,7 @@ def teacher_class(name: str) -> type[RelationTeacher]:
         >>> teacher_class("jaccard").fit([[1, 1, 0], [1, 0, 1], [0, 1, 0]]).scores([[1, 1, 0]], [[1, 0, 1]]).round(3)
         array([[0.333]])
     """
-    if name not in TEACHERS:
-        raise ConfigError(f"unknown teacher {name!r}; choose from {', '.join(TEACHERS)}.", option="teacher")
+    require_known("teacher", name, TEACHERS)
     return TEACHERS[name]
 
 

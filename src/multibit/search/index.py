@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
-from multibit.errors import ConfigError, DataError, MismatchError
+from multibit.errors import ConfigError, DataError, MismatchError, require_known
 from multibit.files import only_writer, read_arrays, require_file, write_arrays
 from multibit.search.columns import Id, IdColumn, PayloadColumn
-from multibit.search.engines import ENGINES, Engine, check_engine
+from multibit.search.engines import ENGINES, Engine
 
 KIND, VERSION = "index", 1
 
@@ -135,9 +135,10 @@ class Index:
     """
 
     def __init__(self, model: str = "", engine: str = "exact", modality: str = "") -> None:
+        require_known("engine", engine, ENGINES)
         self.model = model
         self.modality = modality
-        self.engine_name = check_engine(engine)
+        self.engine_name = engine
         self.ids = IdColumn(range(0))
         self.payloads = PayloadColumn(0)
         self.codes: Codes | None = None

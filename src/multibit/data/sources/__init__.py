@@ -21,7 +21,7 @@ from multibit.data.sources.mat import read_mat, read_mat_features
 from multibit.data.sources.mirflickr import read_mirflickr
 from multibit.data.sources.nuswide import read_nuswide
 from multibit.data.sources.webdataset import read_webdataset
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, require_known
 
 __all__ = ["READERS", "UNPACKED", "DataNote", "read"]
 
@@ -54,8 +54,7 @@ def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[
     Raises:
         ConfigError: unknown kind, or an argument that its reader does not take or requires. DataError: as the reader.
     """
-    if kind not in READERS:
-        raise ConfigError(f"unknown kind {kind!r}; choose from {', '.join(READERS)}.", option="kind")
+    require_known("kind", kind, READERS)
     given = {name: value for name, value in options.items() if value is not None}
     taken = dict(list(inspect.signature(READERS[kind]).parameters.items())[1:])
     if extra := sorted(set(given) - set(taken)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import Item, PairedDataset
-from multibit.data.manifest import require_known
+from multibit.data.manifest import require_known_fields
 from multibit.data.sources.common import listed, note, save_image
 from multibit.errors import DataError, MissingExtraError
 
@@ -38,7 +38,7 @@ def read_huggingface(
         MissingExtraError: `datasets` is not installed.
     """
     names = names or {}
-    require_known(names, tuple(COLUMNS), "names")
+    require_known_fields(names, tuple(COLUMNS), "names")
     parts = _load(Path(source))
     if len(parts) > 1:
         note(f"{source}: has the splits {', '.join(parts)}; all are read, in this order.")

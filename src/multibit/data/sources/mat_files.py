@@ -13,7 +13,7 @@ import scipy.io
 import scipy.sparse
 from numpy.typing import NDArray
 
-from multibit.data.manifest import require_known
+from multibit.data.manifest import require_known_fields
 from multibit.data.sources.common import note
 from multibit.errors import DataError, MissingExtraError
 
@@ -59,7 +59,7 @@ class MatFiles:
         Raises:
             DataError: missing or unreadable. ConfigError: `names` has a field that is not `known`.
         """
-        require_known(names, known, "names")
+        require_known_fields(names, known, "names")
         paths = sorted(source.glob("*.mat")) if source.is_dir() else [source]
         if not paths:
             raise DataError("no .mat file in this folder.", file=source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multibit.config import Config
-from multibit.errors import ConfigError
+from multibit.errors import require_known
 from multibit.hashing.methods.multibit import METHODS, Method
 
 DEFAULT_METHOD = "multibit-plus"
@@ -19,8 +19,7 @@ def find_method(name: str) -> Method:
     Raises:
         ConfigError: unknown.
     """
-    if name not in METHODS:
-        raise ConfigError(f"unknown method {name!r}; choose from {', '.join(METHODS)}.", option="method")
+    require_known("method", name, METHODS)
     return METHODS[name]
 
 

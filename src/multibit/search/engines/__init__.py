@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError
 from multibit.search.engines.base import Capabilities, Engine
 from multibit.search.engines.exact import ExactEngine
 from multibit.search.engines.faiss import FaissEngine
@@ -20,16 +19,4 @@ ENGINES: dict[str, Callable[[Codes], Engine]] = {
 }
 """Name -> engine; "exact" is the default."""
 
-
-def check_engine(name: str) -> str:
-    """The name, if an engine has it.
-
-    Raises:
-        ConfigError: unknown engine.
-    """
-    if name not in ENGINES:
-        raise ConfigError(f"unknown engine {name!r}; choose from {', '.join(ENGINES)}.", option="engine")
-    return name
-
-
-__all__ = ["ENGINES", "Capabilities", "Engine", "check_engine"]
+__all__ = ["ENGINES", "Capabilities", "Engine"]

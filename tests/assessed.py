@@ -5,22 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, Run, Split, measurement
 from multibit.evaluation import cost
 from multibit.measurement import assess_run, measure
 
 CONFIG = Config(epochs=3, lengths=(8, 16), scales=3, hidden=32, dimension=8, learning_rate=0.01)
-
-
-class Words:
-    """Replaces the packaged text encoder, which is slow to load."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def encode(self, texts):
-        return np.random.default_rng(0).normal(size=(len(texts), 6))
 
 
 def assessed_runs(folder, label_names):

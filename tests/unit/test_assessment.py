@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, Run, Split, evaluate, measurement
 from multibit.errors import MismatchError, MissingExtraError
@@ -26,16 +27,6 @@ ITEMS = 200
 CONFIG = Config(epochs=8, lengths=(8, 16), scales=3, hidden=64, dimension=16, learning_rate=0.01)
 SIDES = {"i2t": ("image", "text"), "t2i": ("text", "image")}
 NAMES = [f"topic {i}" for i in range(8)]
-
-
-class Words:
-    """Replaces the packaged text encoder, which is slow to load: a random vector for each text."""
-
-    def __init__(self, name="fake"):
-        self.name = name
-
-    def encode(self, texts):
-        return np.stack([np.random.default_rng(list(text.encode())).normal(size=6) for text in texts])
 
 
 @pytest.fixture(scope="module", autouse=True)

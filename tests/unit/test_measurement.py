@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from commands import Words
 from conftest import ITEMS, NAMES, SMALL, plant, save_npz
 from multibit import HashModel, Run, Split, measurement
 from multibit.errors import MismatchError, MissingExtraError
@@ -131,16 +132,6 @@ def test_a_report_against_another_run_and_field_files_codes_each_item_once(
 
 
 # References
-
-
-class Words:
-    """Replaces a text encoder: a random vector for each text."""
-
-    def __init__(self, name="words"):
-        self.name = name
-
-    def encode(self, texts):
-        return np.stack([np.random.default_rng(list(text.encode())).normal(size=6) for text in texts])
 
 
 def test_the_references_of_ready_made_features_use_the_packaged_encoder(finished, store, monkeypatch):

@@ -144,7 +144,7 @@ def test_seeds_give_mean_and_deviation(planted_npz, tmp_path):
 @pytest.mark.slow
 def test_a_figure_is_drawn(planted_npz, tmp_path):
     done("reproduce", planted_npz, "--out", tmp_path / "out", "--table", "cross-length-stability", *TINY)
-    assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".png", ".pdf"}
+    assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".png", ".pdf", ".json"}
 
 
 @pytest.mark.slow

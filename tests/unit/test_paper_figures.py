@@ -37,7 +37,7 @@ def r(tmp_path_factory):
 
 def drawn(name, r):
     figure = FIGURES[name]
-    return figure.draw(figure.measure(r, [42]))
+    return figure.draw({"": figure.measure(r, [42])})
 
 
 def test_the_stability_panels_draw_five_queries_of_each_method(r):

@@ -15,9 +15,10 @@ from conftest import plant
 from multibit import Config, FeatureStore, measurement
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import write_json
+from multibit.paper.figures import FIGURES
 from multibit.paper.join import LAYOUTS, join
 from multibit.paper.outcome import printed_tables, printed_texts
-from multibit.paper.reproduce import KIND, VERSION, choose, reproduce_all
+from multibit.paper.reproduce import FIGURE_KIND, FIGURE_VERSION, KIND, VERSION, choose, reproduce_all
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES
 
@@ -122,9 +123,6 @@ def test_every_table_of_the_paper_has_a_layout(papers, tmp_path):
     assert made == set(TABLES) - {"order-preservation"} | {"claims"}  # the paper prints no share of the order
     page = (tmp_path / "out" / "joined.md").read_text(encoding="utf-8")
     assert page.count("**Component ablation") == 1 and "MS-COCO: seeds 42; settings of the paper." in page
-    assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {
-        "parameter-sensitivity.png", "parameter-sensitivity.pdf",
-    }  # fmt: skip
 
 
 class Spans(HTMLParser):
@@ -195,10 +193,72 @@ def test_invalid_content_is_refused(tables, tmp_path):
     assert caught.value.file == folder / "reproduction.json"
 
 
+NUMBERS = {
+    "cross-length-stability": {
+        "lengths": [8, 16],
+        "designs": {
+            design: {
+                "rank": [[0.0, 0.5, 1.0]] * 5,
+                "moved": [[shift, -shift, 0.0]] * 5,
+                "tau": [0.1, 0.2, 0.3, 0.4, 0.5],
+            }
+            for design, shift in (("Naive Prefix", 0.5), ("MultiBit", 0.1))
+        },
+    },
+    "query-level-gain": {"bits": 16, "differences": {"Uniform Bits": [-1.0, 2.0, 3.0, 0.0]}},
+    "parameter-sensitivity": {
+        "bits": 16,
+        "alpha": [0.3, 0.6],
+        "eta": [0.1, 0.2, 0.4],
+        "mean_map": [[1, 2], [3, 9], [4, 5]],
+    },
+}
+
+
+def keep_numbers(folder, numbers):
+    for name, content in numbers.items():
+        (folder / "figures").mkdir(exist_ok=True)
+        write_json(folder / "figures" / f"{name}.json", content, kind=FIGURE_KIND, version=FIGURE_VERSION)
+
+
+def test_figures_of_several_datasets_have_panels_for_each(papers, tmp_path):
+    keep_numbers(papers[0], NUMBERS)
+    keep_numbers(papers[2], {name: NUMBERS[name] for name in ("query-level-gain", "parameter-sensitivity")})
+    written = join(papers, tmp_path / "out")
+    made = {path.name for path in written if path.parent.name == "figures"}
+    assert made == {f"{name}.{ending}" for name in NUMBERS for ending in ("png", "pdf")}
+    both = {"MIRFlickr-25K": NUMBERS, "MS-COCO": NUMBERS}
+    titles = {
+        name: [axes.get_title() for axes in FIGURES[name].draw({of: each[name] for of, each in both.items()}).axes]
+        for name in NUMBERS
+    }
+    assert titles["cross-length-stability"] == [f"{of}: {each}" for of in both for each in ("Naive Prefix", "MultiBit")]
+    assert titles["query-level-gain"] == [f"{of}: AP of the full model minus the other design, 16 bits" for of in both]
+    assert [each for each in titles["parameter-sensitivity"] if each] == [
+        f"{of}: Validation mean mAP (%) at 16 bits" for of in both
+    ]
+
+
+def test_datasets_without_numbers_of_figures_have_none(papers, tmp_path):
+    assert not [path for path in join(papers, tmp_path / "out") if path.parent.name == "figures"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "content", [{}, {"lengths": 3, "bits": [], "designs": {"a": 1}, "differences": 7, "alpha": "x"}]
+)
+def test_invalid_numbers_of_a_figure_are_refused_with_the_file(name, content, papers, tmp_path):
+    keep_numbers(papers[0], NUMBERS)
+    keep_numbers(papers[1], {name: content})
+    with pytest.raises(FormatError) as caught:
+        join(papers, tmp_path / "out")
+    assert caught.value.file == papers[1] / "figures" / f"{name}.json"
+
+
 @pytest.mark.slow
 def test_folders_of_real_reproductions_are_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(measurement, "load_text_encoder", Words)
-    names = [name for name in choose([], quick=True) if name in TABLES]
+    names = [name for name in choose([], quick=True) if name in TABLES or name in NUMBERS]
     for number, column in enumerate(("mirflickr", None)):
         path = tmp_path / f"data-{number}.npz"
         np.savez(path, **plant(120, seed=number), label_names=[f"topic {i}" for i in range(8)])
@@ -208,7 +268,9 @@ def test_folders_of_real_reproductions_are_joined(tmp_path, monkeypatch):
         )
         reproduce_all(r, names, [42], r.folder, Console(file=io.StringIO()))
     written = join([tmp_path / "r0", tmp_path / "r1"], tmp_path / "out")
-    assert {path.stem for path in written if path.parent.name == "tables"} == {*names, "claims"}
+    assert {path.stem for path in written if path.parent.name == "tables"} == {*names, "claims"} - set(NUMBERS)
+    figures = {path.stem for path in written if path.parent.name == "figures"}
+    assert figures == {"cross-length-stability", "query-level-gain"}
     text = read(tmp_path / "out", "resolution-label-names")
     assert "MIRFlickr-25K: " in text and "all-minilm-l6-v2" in text and "r1: " in text
     assert "nan" not in (tmp_path / "out" / "joined.md").read_text().lower()

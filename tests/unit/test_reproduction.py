@@ -781,7 +781,12 @@ def test_all_tables_and_figures_are_written(kept, tmp_path):
     made = make(kept[8, 16], names, tmp_path)
     tables, figures = ({path.name for path in (tmp_path / part).iterdir()} for part in ("tables", "figures"))
     assert tables == {f"{name}.{ending}" for name in TABLES for ending in ("md", "csv", "tex")}
-    assert figures == {f"{name}.{ending}" for name in FIGURES if name != CONTACT_SHEET for ending in ("png", "pdf")}
+    assert figures == {
+        f"{name}.{ending}"
+        for name, figure in FIGURES.items()
+        if name != CONTACT_SHEET
+        for ending in ("png", "pdf", *["json"] * figure.joined)
+    }
     page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
     assert all(f"**{entry.titled(16)}**" in page for entry in TABLES.values())
     assert "200 items, 8 labels; seeds 42; the paper's column: mirflickr." in page

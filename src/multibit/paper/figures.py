@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +22,10 @@ from multibit.paper.accuracy_cells import (
     MODEL_SIZE,
     QUERY_TIME,
     TRAINING,
-    Gains,
     ap_gains,
 )
 from multibit.paper.cells import Alpha, Eta
-from multibit.paper.ranking_cells import Displacement, displacements
+from multibit.paper.ranking_cells import displacements
 from multibit.paper.reproduction import Reproduction
 from multibit.paper.tables import TABLES, Outcome, reproduce
 from multibit.report.figures import draw_distributions, draw_panels, draw_surface
@@ -50,28 +48,70 @@ class PaperFigure:
     Attributes:
         name: on the command line and of its files. label: of the figure in the paper's source.
         measure: reproduction, seeds -> what it shows: the mean over all seeds where it draws cells of a table, the
-            first seed where it draws single queries. draw: draws what was measured.
+            first seed where it draws single queries.
+        draw: draws what was measured, by printed name of the dataset, "" where there is only one.
+        joined: whether the paper shows several datasets in it. What is measured is then a JSON object, which is kept
+            next to the figure.
     """
 
     name: str
     label: str
     measure: Callable[[Reproduction, Sequence[int]], Any]
-    draw: Callable[[Any], Figure | Image]
+    draw: Callable[[Mapping[str, Any]], Figure | Image]
+    joined: bool = False
 
 
-def draw_stability(panels: Sequence[Displacement]) -> Figure:
-    """Rank shifts between the shortest and the longest code."""
-    figure, drawn = draw_panels([str(panel.design) for panel in panels])
-    for axes, panel in zip(drawn, panels, strict=True):
+def stability(r: Reproduction, seed: int) -> dict[str, Any]:
+    """The rank displacement of five queries by two designs, plain."""
+    panels = displacements(r, seed)
+    return {
+        "lengths": list(panels[0].lengths),
+        "designs": {
+            str(panel.design): {name: _plain(getattr(panel, name)) for name in ("rank", "moved", "tau")}
+            for panel in panels
+        },
+    }
+
+
+def gains(r: Reproduction, seed: int) -> dict[str, Any]:
+    """The AP differences in points between the full model and other designs, plain."""
+    measured = ap_gains(r, seed)
+    return {
+        "bits": measured.bits,
+        "differences": {str(design): _plain(values) for design, values in measured.by_design.items()},
+    }
+
+
+def sensitivity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
+    """The validation mean mAP in percent over alpha and eta, the mean over the seeds, plain."""
+    outcome = reproduce(TABLES["sensitivity"], r, seeds)
+    grid = [[float(outcome.cells[Eta(eta), Alpha(alpha)].mean()) for alpha in GRID_ALPHA] for eta in GRID_ETA]
+    return {"bits": outcome.bits, "alpha": GRID_ALPHA, "eta": GRID_ETA, "mean_map": grid}
+
+
+def _plain(values: FloatArray) -> list[Any]:
+    """Nested lists of numbers; null where a value is undefined."""
+    return np.where(np.isnan(values), None, values).tolist()  # type: ignore[no-any-return, call-overload]
+
+
+def _titled(dataset: str, text: str) -> str:
+    return f"{dataset}: {text}" if dataset else text
+
+
+def draw_stability(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Rank shifts between the shortest and the longest code: a row of panels for each dataset."""
+    panels = [(name, each["lengths"], *one) for name, each in measured.items() for one in each["designs"].items()]
+    titles = [_titled(dataset, design) for dataset, _, design, _ in panels]
+    figure, drawn = draw_panels(titles, columns=len(panels) // len(measured))
+    for axes, (_, (short, long), _, panel) in zip(drawn, panels, strict=True):
+        rank, moved, tau = (np.array(panel[name], float) for name in ("rank", "moved", "tau"))
         axes.axvspan(0, 0.2, color="0.9", zorder=0)
-        for number, (x, y) in enumerate(zip(panel.rank, panel.moved, strict=True)):
+        for number, (x, y) in enumerate(zip(rank, moved, strict=True)):
             axes.plot(x, y, ".", markersize=2, color=str(0.15 * number), zorder=1)
-        _contours(axes, panel.rank.ravel(), panel.moved.ravel())
+        _contours(axes, rank.ravel(), moved.ravel())
         axes.axhline(0, color="#0b3c5d", linewidth=0.8)
-        change = np.abs(panel.moved).mean()
-        text = f"tau-b {panel.tau.mean():.3f} ± {panel.tau.std(ddof=1):.3f}, mean |change| {change:.3f}"
+        text = f"tau-b {tau.mean():.3f} ± {tau.std(ddof=1):.3f}, mean |change| {np.abs(moved).mean():.3f}"
         axes.text(0.98, 0.95, text, transform=axes.transAxes, ha="right", fontsize=8)
-        short, long = panel.lengths
         axes.set(xlabel=f"normalised rank at {short} bits", ylabel=f"change at {long} bits", ylim=(-1, 1))
     return figure
 
@@ -83,38 +123,34 @@ def _contours(axes: Axes, x: FloatArray, y: FloatArray) -> None:
         axes.contour(*middle, density.T, levels=4, colors="#d95f02", linewidths=0.9)
 
 
-def draw_gains(gains: Gains) -> Figure:
-    """Cumulative distribution of the AP differences."""
-    figure, (axes,) = draw_panels([f"AP of the full model minus the other design, {gains.bits} bits"])
-    differences = {
-        f"{design}: {100 * (values > 0).mean():.1f} % improved": values for design, values in gains.by_design.items()
-    }
-    draw_distributions(axes, differences, "difference (points)")
+def draw_gains(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Cumulative distributions of the AP differences: a panel for each dataset."""
+    titles = [
+        _titled(name, f"AP of the full model minus the other design, {each['bits']} bits")
+        for name, each in measured.items()
+    ]
+    figure, panels = draw_panels(titles)
+    for axes, each in zip(panels, measured.values(), strict=True):
+        differences = {design: np.array(values, float) for design, values in each["differences"].items()}
+        lines = {f"{name}: {100 * (values > 0).mean():.1f} % improved": values for name, values in differences.items()}
+        draw_distributions(axes, lines, "difference (points)")
     return figure
 
 
-def draw_sensitivity(outcome: Outcome) -> Figure:
-    """Validation mean mAP over alpha and eta, the mean over the seeds, with a star at the best."""
-    cells = {(str(row), str(column)): float(values.mean()) for (row, column), values in outcome.cells.items()}
-    return draw_sensitivities({f"Validation mean mAP (%) at {outcome.bits} bits": cells})
-
-
-def draw_sensitivities(grids: Mapping[str, Mapping[tuple[str, str], float]]) -> Figure:
-    """A panel for each dataset.
-
-    Args:
-        grids: title of the panel -> printed names of row and column -> mean mAP in percent.
-    """
-    figure, panels = draw_panels(list(grids))
-    for axes, cells in zip(panels, grids.values(), strict=True):
-        grid = np.array([[cells[str(Eta(eta)), str(Alpha(alpha))] for alpha in GRID_ALPHA] for eta in GRID_ETA])
-        best = GRID_ALPHA[grid.argmax() % len(GRID_ALPHA)], GRID_ETA[grid.argmax() // len(GRID_ALPHA)]
-        draw_surface(figure, axes, GRID_ALPHA, GRID_ETA, grid, best)
+def draw_sensitivity(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Validation mean mAP over alpha and eta, with a star at the best: a panel for each dataset."""
+    titles = [_titled(name, f"Validation mean mAP (%) at {each['bits']} bits") for name, each in measured.items()]
+    figure, panels = draw_panels(titles)
+    for axes, each in zip(panels, measured.values(), strict=True):
+        alpha, eta, grid = each["alpha"], each["eta"], np.array(each["mean_map"], float)
+        best = alpha[grid.argmax() % len(alpha)], eta[grid.argmax() // len(alpha)]
+        draw_surface(figure, axes, alpha, eta, grid, best)
     return figure
 
 
-def draw_cost(outcome: Outcome) -> Figure:
-    """The cost of serving all lengths: a panel per kind of cost, a bar per design."""
+def draw_cost(measured: Mapping[str, Outcome]) -> Figure:
+    """The cost of serving all lengths on one dataset: a panel per kind of cost, a bar per design."""
+    (outcome,) = measured.values()
     costs = {
         TRAINING: "training time (h)",
         QUERY_TIME: f"query time at {outcome.bits} bits (ms)",
@@ -166,8 +202,13 @@ def _search(r: Reproduction, run: Run, method: str, direction: Direction, query:
     return Search(title, frozenset(data.label_names_of(row)), image, {bits: hits}, searched)
 
 
-def _of_table(name: str, r: Reproduction, seeds: Sequence[int]) -> Outcome:
-    return reproduce(TABLES[name], r, seeds)
+def _cost(r: Reproduction, seeds: Sequence[int]) -> Outcome:
+    return reproduce(TABLES["multi-length-cost"], r, seeds)
+
+
+def _sheet(measured: Mapping[str, Sequence[Search]]) -> Image:
+    (searches,) = measured.values()
+    return draw_sheet(searches)
 
 
 def _of_first(measure: Callable[[Reproduction, int], Any]) -> Callable[[Reproduction, Sequence[int]], Any]:
@@ -177,15 +218,13 @@ def _of_first(measure: Callable[[Reproduction, int], Any]) -> Callable[[Reproduc
 FIGURES: dict[str, PaperFigure] = {
     figure.name: figure
     for figure in (
-        PaperFigure("cross-length-stability", "fig:cross-length-stability", _of_first(displacements), draw_stability),
-        PaperFigure("query-level-gain", "fig:query-level-gain", _of_first(ap_gains), draw_gains),
         PaperFigure(
-            "parameter-sensitivity", "fig:parameter-sensitivity", partial(_of_table, "sensitivity"), draw_sensitivity
+            "cross-length-stability", "fig:cross-length-stability", _of_first(stability), draw_stability, joined=True
         ),
-        PaperFigure(
-            "deployment-cost", "fig:performance-efficiency", partial(_of_table, "multi-length-cost"), draw_cost
-        ),
-        PaperFigure("qualitative-retrieval", "fig:qualitative-retrieval", _of_first(qualitative_searches), draw_sheet),
+        PaperFigure("query-level-gain", "fig:query-level-gain", _of_first(gains), draw_gains, joined=True),
+        PaperFigure("parameter-sensitivity", "fig:parameter-sensitivity", sensitivity, draw_sensitivity, joined=True),
+        PaperFigure("deployment-cost", "fig:performance-efficiency", _cost, draw_cost),
+        PaperFigure("qualitative-retrieval", "fig:qualitative-retrieval", _of_first(qualitative_searches), _sheet),
     )
 }
 """Name -> figure."""

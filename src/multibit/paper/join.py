@@ -18,11 +18,11 @@ from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_json, replacing
 from multibit.paper.cells import Cells
-from multibit.paper.figures import draw_sensitivities
+from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.outcome import DATASETS, Entry, Outcome
-from multibit.paper.reproduce import KIND, SUMMARY, VERSION
+from multibit.paper.reproduce import FIGURE_KIND, FIGURE_VERSION, KIND, SUMMARY, VERSION, numbers_of, save_figure
 from multibit.paper.tables import TABLES
-from multibit.report.page import DPI, missing_for_figures
+from multibit.report.page import missing_for_figures
 from multibit.table import Cell, Mark, Number, Table, mark_columns, write_table
 
 PAGE = "joined"
@@ -106,12 +106,14 @@ class Finished:
     """A reproduction that was read from its folder.
 
     Attributes:
-        title: printed name of the dataset. facts: what was measured with, human-readable.
+        folder: of the reproduction. title: printed name of the dataset.
+        facts: what was measured with, human-readable.
         cells: name of the table -> its cells. claims: name of the table -> claim -> verdict in words.
         notes: name of the table -> what else to know about this dataset. bits: name of the table -> the length that a
             table of one length shows.
     """
 
+    folder: Path
     title: str
     facts: str
     cells: Mapping[str, Sequence[Made]]
@@ -174,7 +176,7 @@ def join(folders: Sequence[Path], out: Path) -> list[Path]:
     Args:
         folders: finished reproductions (`reproduce_all`), one for each dataset. out: folder of the tables, as markdown,
             CSV and LaTeX; of all tables on one page, as markdown and, if the extra "report" is installed, as HTML;
-            and of the figures that the tables suffice for.
+            and of the figures that show several datasets.
 
     Returns:
         The written files.
@@ -290,23 +292,24 @@ def _claims_table(finished: Sequence[Finished]) -> Table:
 
 
 def _draw(finished: Sequence[Finished], out: Path) -> list[Path]:
-    """The figures that the tables suffice for: the sensitivity of all datasets."""
-    grids = {each.title: each.cells["sensitivity"] for each in finished if "sensitivity" in each.cells}
-    if not grids:
-        return []
-    figure = draw_sensitivities(
-        {
-            title: {(cell.names["row"], cell.names["column"]): cell.mean for cell in cells}
-            for title, cells in grids.items()
-        }
-    )
+    """The figures that show several datasets, of those that have them."""
     written = []
-    for ending in ("png", "pdf"):
-        path = out / "figures" / f"parameter-sensitivity.{ending}"
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=ending, dpi=DPI)
-        written.append(path)
+    for figure in (each for each in FIGURES.values() if each.joined):
+        kept = {each.title: numbers_of(each.folder / "figures", figure) for each in finished}
+        measured = {title: _read_numbers(path, figure) for title, path in kept.items() if path.exists()}
+        if measured:
+            written += save_figure(figure.draw(measured), out / "figures" / figure.name)
     return written
+
+
+def _read_numbers(path: Path, figure: PaperFigure) -> dict[str, Any]:
+    """The numbers of a figure, drawn alone first, so that an error names the file."""
+    numbers = read_json(path, kind=FIGURE_KIND, version=FIGURE_VERSION)
+    try:
+        figure.draw({"": numbers})
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"invalid content ({type(error).__name__}).", file=path, hint="Make it again.") from None
+    return numbers
 
 
 def _html(finished: Sequence[Finished], tables: Mapping[str, Table]) -> str:
@@ -338,7 +341,7 @@ def _read(folder: Path) -> Finished:
         facts = _facts(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"invalid content ({type(error).__name__}).", file=path, hint="Make it again.") from None
-    return Finished(title, facts, cells, claims, notes, bits)
+    return Finished(folder, title, facts, cells, claims, notes, bits)
 
 
 def _cells_of(title: str, table: Mapping[str, Any]) -> list[Made]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL.Image import Image
@@ -21,7 +21,11 @@ from multibit.paper.tables import TABLES, Outcome, reproduce
 from multibit.report.page import DPI, missing_for_figures
 from multibit.table import Table, write_table
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
+FIGURE_KIND, FIGURE_VERSION = "figure", 1
 WRITTEN = ("config", "data", "column", "split", "seeds")  # by every version, about the tables of a folder
 QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
 QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
@@ -108,7 +112,7 @@ def reproduce_all(
     for name in names:
         try:
             if name in FIGURES:
-                _write_figure(FIGURES[name], reproduction, seeds, folder / "figures" / name)
+                _make_figure(FIGURES[name], reproduction, seeds, folder / "figures")
             else:
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 table = outcomes[-1].table()
@@ -123,17 +127,33 @@ def reproduce_all(
     return outcomes, left_out
 
 
-def _write_figure(figure: PaperFigure, reproduction: Reproduction, seeds: Sequence[int], path: Path) -> None:
-    """Measure, draw and write a figure as PNG and PDF, or a contact sheet as PNG."""
+def _make_figure(figure: PaperFigure, reproduction: Reproduction, seeds: Sequence[int], folder: Path) -> None:
+    """Measure and draw a figure; where the paper shows several datasets in it, keep its numbers to be joined."""
     if missing := missing_for_figures():
         raise missing
-    drawn = figure.draw(figure.measure(reproduction, seeds))
-    for ending in ("png",) if isinstance(drawn, Image) else ("png", "pdf"):
-        with replacing(path.with_name(f"{path.name}.{ending}")) as temporary:
+    measured = figure.measure(reproduction, seeds)
+    if figure.joined:
+        write_json(numbers_of(folder, figure), measured, kind=FIGURE_KIND, version=FIGURE_VERSION)
+    save_figure(figure.draw({"": measured}), folder / figure.name)
+
+
+def numbers_of(folder: Path, figure: PaperFigure) -> Path:
+    """The file of the numbers that a figure shows."""
+    return folder / f"{figure.name}.json"
+
+
+def save_figure(drawn: Figure | Image, path: Path) -> list[Path]:
+    """Write a figure as PNG and PDF, or a contact sheet as PNG; `path` has no ending yet."""
+    written = [
+        path.with_name(f"{path.name}.{each}") for each in (("png",) if isinstance(drawn, Image) else ("png", "pdf"))
+    ]
+    for each in written:
+        with replacing(each) as temporary:
             if isinstance(drawn, Image):
-                drawn.save(temporary, format=ending)
+                drawn.save(temporary, format="png")
             else:
-                drawn.savefig(temporary, format=ending, dpi=DPI)
+                drawn.savefig(temporary, format=each.suffix[1:], dpi=DPI)
+    return written
 
 
 def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:

@@ -51,12 +51,14 @@ def _as_label(name: str) -> str:
     return f" {plain}" if plain.startswith("_") else plain
 
 
-def draw_panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per title, side by side."""
+def draw_panels(titles: Sequence[str], columns: int | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per title, side by side, or in rows of `columns`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(PANEL[0] * len(titles), PANEL[1]), layout="constrained")
-    axes = [figure.add_subplot(1, len(titles), i + 1) for i in range(len(titles))]
+    columns = columns or len(titles)
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(len(titles))]
     for each, title in zip(axes, titles, strict=True):
         each.set_title(title, fontsize=10)
         each.grid(alpha=0.25, linewidth=0.6)

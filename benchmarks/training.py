@@ -16,9 +16,9 @@ import time
 import numpy as np
 import torch
 
-from multibit import Config, Pairs, RelationTeacher
-from multibit.hashing.loop import build_model, fit
-from multibit.hashing.targets import build_targets
+from multibit import Config, Pairs
+from multibit.hashing.loop import fit
+from multibit.hashing.methods.multibit import MultiBit
 
 FEATURES, LABELS = 512, 24
 
@@ -31,11 +31,11 @@ def random_pairs(count: int) -> Pairs:
     return Pairs(image, text, np.arange(count + 1), labels)
 
 
-def seconds_per_step(pairs: Pairs, teacher: RelationTeacher, config: Config) -> float:
+def seconds_per_step(pairs: Pairs, config: Config) -> float:
     """Mean time of a training step: batch, network, objective, gradient, Adam."""
-    model, targets = build_model(pairs, teacher, config), build_targets(teacher, pairs.labels)
+    learner = MultiBit(pairs, config)
     start = time.perf_counter()
-    fit(model, targets, pairs, config, score=None)
+    fit(learner, pairs, config, score=None)
     return (time.perf_counter() - start) / (config.epochs * -(-len(pairs) // config.batch_size))
 
 
@@ -62,11 +62,10 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     count, epochs, rounds = (256, 1, 1) if parser.parse_args().smoke else (9_000, 4, 5)
     config, pairs = Config(epochs=epochs), random_pairs(count)
-    teacher = RelationTeacher.fit(pairs.labels, config.alpha, config.eta, config.scales)
     steps, bare, ratios = [], [], []
     seconds_per_bare_products(config, 20)  # warm-up
     for _ in range(rounds):
-        steps.append(seconds_per_step(pairs, teacher, config))
+        steps.append(seconds_per_step(pairs, config))
         bare.append(seconds_per_bare_products(config, 140))
         ratios.append(steps[-1] / bare[-1])
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")

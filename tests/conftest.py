@@ -112,7 +112,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ready.npz: 60 planted items. recoded.npz: other features of the same items. second.npz, longer.npz: other items.
     features/: ready.npz as a store made by the encoder "letters". run/, other/: trained on it by other splits and
     seeds, with an index.
-    plain/: trained on ready.npz, with an index. separate/: two models, one per length.
+    plain/: trained on ready.npz, with an index. separate/: a model for each length.
     """
     folder = tmp_path_factory.mktemp("made")
     data = plant(60)

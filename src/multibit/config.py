@@ -1,4 +1,4 @@
-"""The settings of a run, with the paper's parameters as presets."""
+"""The settings of a training, with the paper's parameters of MultiBit as presets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,172 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from multibit.errors import ConfigError, require_known
 
 
+class Settings:
+    """What the settings of every method have in common: reading, checking, and writing them.
+
+    A method declares its settings as a frozen dataclass that derives from this class, with a default for each. Whole
+    numbers must be at least 1 (a seed 0), other numbers finite and at least 0; the class variables say what is
+    narrower.
+
+    Attributes:
+        lengths: target code lengths, ascending. seed: of everything random; the split has its own.
+    """
+
+    lengths: tuple[int, ...]
+    seed: int
+
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # setting -> allowed values
+    POSITIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    SHARES: ClassVar[tuple[str, ...]] = ()  # in [0, 1)
+    FROM_ZERO: ClassVar[tuple[str, ...]] = ("seed",)  # whole numbers that can be 0
+
+    def __post_init__(self) -> None:
+        self._require_types()
+        self._require_choices()
+        object.__setattr__(self, "lengths", tuple(sorted(map(int, self.lengths))))
+        self._require_ranges()
+        self._require_lengths()
+
+    @property
+    def code_bits(self) -> int:
+        """B_max, the longest length."""
+        return max(self.lengths)
+
+    def override(self, settings: Mapping[str, Any]) -> Self:
+        """A copy with other values; text is converted to the type of the setting.
+
+        Raises:
+            ConfigError: a setting that is unknown, of another type, or out of range.
+
+        Example:
+            >>> Config().override({"epochs": "3", "lengths": "8,24"}).lengths
+            (8, 24)
+        """
+        fields = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        unknown = sorted(set(settings) - fields)
+        if unknown:
+            known = ", ".join(sorted(fields))
+            raise ConfigError(f"unknown setting {', '.join(unknown)}; choose from {known}.")
+        values = {name: self._read(name, value) for name, value in settings.items()}
+        return dataclasses.replace(self, **values)  # type: ignore[type-var]
+
+    def changes(self) -> dict[str, Any]:
+        """The settings that differ from the defaults. A setting that is added later does not change them.
+
+        Example:
+            >>> Config.preset("mirflickr").changes()
+            {'alpha': 1.2}
+        """
+        defaults = type(self)().to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values, for JSON."""
+        return {**dataclasses.asdict(self), "lengths": list(self.lengths)}  # type: ignore[call-overload]
+
+    def override_by_file(self, path: Path) -> Self:
+        """A copy with the values of a TOML file; its key `preset` is left out.
+
+        Raises:
+            ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
+        """
+        settings = read_toml(path)
+        settings.pop("preset", None)
+        try:
+            for name, value in settings.items():
+                self._require_toml(name, value)
+            return self.override(settings)
+        except ConfigError as error:
+            raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
+
+    def _require_toml(self, name: str, value: Any) -> None:
+        """Refuse tables, and text where a number is needed: TOML has types."""
+        if isinstance(value, dict):
+            raise ConfigError("is a table; settings are top-level keys, such as: epochs = 30.", option=name)
+        texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+        if texts and not isinstance(getattr(self, name, ""), str):
+            example = "[16, 32]" if name == "lengths" else getattr(self, name)
+            hint = f"Write it without quotes, such as: {name} = {example}."
+            raise ConfigError(f"is the text {texts[0]!r}, needs a number.", option=name, hint=hint)
+
+    def _read(self, name: str, value: Any) -> Any:
+        standard = getattr(self, name)
+        try:
+            if isinstance(standard, tuple):
+                parts = value.split(",") if isinstance(value, str) else value
+                return tuple(_whole(part) for part in parts)
+            if isinstance(standard, str):
+                return _text(value)
+            return _whole(value) if isinstance(standard, int) else _number(value)
+        except (TypeError, ValueError, OverflowError):
+            kind = "whole numbers, such as 16,32" if name == "lengths" else _WORDS[type(standard)]
+            raise ConfigError(f"must be {kind}, got {value!r}.", option=name) from None
+
+    def _require_types(self) -> None:
+        lengths: Any = self.lengths
+        if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+            raise ConfigError(f"must be whole numbers, such as (16, 32), got {lengths!r}.", option="lengths")
+        object.__setattr__(self, "lengths", tuple(lengths))
+        values = [*self._of_kind("int"), *self._of_kind("float"), *self._of_kind("str")]
+        values += [("lengths", "int", length) for length in self.lengths]
+        for name, kind, value in values:
+            standard, accepted = _KINDS[kind]
+            if isinstance(value, bool) or not isinstance(value, accepted):
+                raise ConfigError(f"must be {_WORDS[standard]}, got {value!r}.", option=name)
+
+    def _of_kind(self, kind: str) -> list[tuple[str, str, Any]]:
+        """Name, kind and value of the settings of one kind."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return [(field.name, kind, getattr(self, field.name)) for field in fields if field.type == kind]
+
+    def _require_choices(self) -> None:
+        for name, choices in self.CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"choose from {', '.join(choices)}, got {getattr(self, name)!r}.", option=name)
+
+    def _require_ranges(self) -> None:
+        for name, _, value in self._of_kind("float"):
+            if name in self.POSITIVE and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"must be a positive number, got {value}.", option=name)
+            if name in self.SHARES and not 0 <= value < 1:
+                raise ConfigError(f"must be in [0, 1), got {value}.", option=name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"must be at least 0, got {value}.", option=name)
+        for name, _, value in self._of_kind("int"):
+            least = 0 if name in self.FROM_ZERO else 1
+            if value < least:
+                raise ConfigError(f"must be at least {least}, got {value}.", option=name)
+        if self.seed >= 2**32:
+            raise ConfigError(f"must be below 2^32, got {self.seed}.", option="seed")
+
+    def _require_lengths(self) -> None:
+        if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
+            raise ConfigError(f"need one or more different positive lengths, got {self.lengths}.", option="lengths")
+        if self.code_bits > MAX_BITS:
+            problem = f"the longest code has {self.code_bits} bits; at most {MAX_BITS} are supported."
+            raise ConfigError(problem, option="lengths")
+
+
+class EpochSettings(Settings):
+    """Settings of a method that is trained in epochs.
+
+    Attributes:
+        epochs, batch_size, learning_rate: of the training.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+
+
 @dataclass(frozen=True)
-class Config:
-    """The settings of one run (paper, Table `tab:all-parameters`); the defaults are the paper's for MS-COCO.
+class Config(EpochSettings):
+    """The settings of MultiBit (paper, Table `tab:all-parameters`); the defaults are the paper's for MS-COCO.
 
     Raises:
         ConfigError: a value is out of range or contradicts another one.
@@ -67,38 +225,18 @@ class Config:
     learning_rate: float = 1e-3
     seed: int = 42  # of initial weights, batches and dropout; the split has its own
 
-    def __post_init__(self) -> None:
-        self._require_types()
-        self._require_choices()
-        object.__setattr__(self, "lengths", tuple(sorted(map(int, self.lengths))))
-        self._require_positive("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
-        self._require_at_least(1, "scales", "hidden", "dimension", "epochs", "batch_size")
-        self._require_at_least(
-            0,
-            "teacher_alpha",
-            "scale_weight",
-            "standard_weight",
-            "quantization_weight",
-            "binary_weight",
-            "within_weight",
-            "consistency_weight",
-            "seed",
-        )
-        for name in ("hidden", "dimension"):
-            if getattr(self, name) > MAX_WIDTH:
-                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
-        for name in ("dropout", "input_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"must be in [0, 1), got {getattr(self, name)}.", option=name)
-        if self.seed >= 2**32:
-            raise ConfigError(f"must be below 2^32, got {self.seed}.", option="seed")
-        self._require_lengths()
-        self._require_objective()
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "allocation": ("quadrature", "uniform", "single"),
+        "scale_teacher": ("heat", "own"),
+        "aligned": ("all", "longest", "none"),
+        "alignment": ("listwise", "pairwise"),
+    }
+    POSITIVE = ("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
+    SHARES = ("dropout", "input_dropout")
 
-    @property
-    def code_bits(self) -> int:
-        """B_max, the length of the stored code; every shorter length is a prefix of it."""
-        return max(self.lengths)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_objective()
 
     @property
     def aligned_lengths(self) -> tuple[int, ...]:
@@ -130,117 +268,28 @@ class Config:
         return PRESETS[name]
 
     @classmethod
-    def load(cls, path: Path, variant: Mapping[str, Any] | None = None) -> Config:
+    def load(cls, path: Path) -> Config:
         """Read a TOML file of settings.
 
         Args:
             path: of the file. Its key `preset` chooses the defaults, `Config()` without it.
-            variant: settings that override the defaults; the file overrides both.
 
         Raises:
             ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
         """
-        settings = _read_toml(path)
-        try:
-            base = cls.preset(str(settings.pop("preset", "default")))
-            for name, value in settings.items():
-                base._require_toml(name, value)
-            return base.override({**(variant or {}), **settings})
-        except ConfigError as error:
-            raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
+        return cls.preset(preset_of(path) or "default").override_by_file(path)
 
-    @classmethod
-    def preset_of(cls, path: Path) -> str | None:
-        """The preset that a TOML file of settings names; None without one, or for one that `load` refuses.
-
-        Raises:
-            ConfigError: not readable.
-        """
-        name = str(_read_toml(path).get("preset"))
-        return name if name in PRESETS else None
-
-    def override(self, settings: Mapping[str, Any]) -> Config:
-        """A copy with other values; text is converted to the type of the setting.
-
-        Raises:
-            ConfigError: a setting that is unknown, of another type, or out of range.
-
-        Example:
-            >>> Config().override({"epochs": "3", "lengths": "8,24"}).lengths
-            (8, 24)
-        """
-        fields = {field.name for field in dataclasses.fields(self)}
-        unknown = sorted(set(settings) - fields)
-        if unknown:
-            known = ", ".join(sorted(fields))
-            raise ConfigError(f"unknown setting {', '.join(unknown)}; choose from {known}.")
-        return dataclasses.replace(self, **{name: self._read(name, value) for name, value in settings.items()})
-
-    def changes(self) -> dict[str, Any]:
-        """The settings that differ from the defaults. A setting that is added later does not change them.
-
-        Example:
-            >>> Config.preset("mirflickr").changes()
-            {'alpha': 1.2}
-        """
-        defaults = Config().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
-
-    def to_dict(self) -> dict[str, Any]:
-        """All settings as plain values, for JSON."""
-        return {**dataclasses.asdict(self), "lengths": list(self.lengths)}
-
-    def _require_toml(self, name: str, value: Any) -> None:
-        """Refuse tables, and text where a number is needed: TOML has types."""
-        if isinstance(value, dict):
-            raise ConfigError("is a table; settings are top-level keys, such as: epochs = 30.", option=name)
-        texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
-        if texts and not isinstance(getattr(self, name, ""), str):
-            example = "[16, 32]" if name == "lengths" else getattr(self, name)
-            hint = f"Write it without quotes, such as: {name} = {example}."
-            raise ConfigError(f"is the text {texts[0]!r}, needs a number.", option=name, hint=hint)
-
-    def _read(self, name: str, value: Any) -> Any:
-        standard = getattr(self, name)
-        try:
-            if isinstance(standard, tuple):
-                parts = value.split(",") if isinstance(value, str) else value
-                return tuple(_whole(part) for part in parts)
-            if isinstance(standard, str):
-                return _text(value)
-            return _whole(value) if isinstance(standard, int) else _number(value)
-        except (TypeError, ValueError, OverflowError):
-            kind = "whole numbers, such as 16,32" if name == "lengths" else _WORDS[type(standard)]
-            raise ConfigError(f"must be {kind}, got {value!r}.", option=name) from None
-
-    def _require_types(self) -> None:
-        lengths: Any = self.lengths
-        if isinstance(lengths, str) or not isinstance(lengths, Iterable):
-            raise ConfigError(f"must be whole numbers, such as (16, 32), got {lengths!r}.", option="lengths")
-        object.__setattr__(self, "lengths", tuple(lengths))
-        kinds: dict[str, tuple[type, type]] = {
-            "int": (int, numbers.Integral), "float": (float, numbers.Real), "str": (str, str),
-        }  # fmt: skip
-        values = [(field.name, field.type, getattr(self, field.name)) for field in dataclasses.fields(self)]
-        values = [each for each in values if each[1] in kinds] + [("lengths", "int", length) for length in self.lengths]
-        for name, kind, value in values:
-            standard, accepted = kinds[str(kind)]
-            if isinstance(value, bool) or not isinstance(value, accepted):
-                raise ConfigError(f"must be {_WORDS[standard]}, got {value!r}.", option=name)
-
-    def _require_choices(self) -> None:
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"choose from {', '.join(choices)}, got {getattr(self, name)!r}.", option=name)
+    def _require_ranges(self) -> None:
+        super()._require_ranges()
+        for name in ("hidden", "dimension"):
+            if getattr(self, name) > MAX_WIDTH:
+                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
 
     def _require_lengths(self) -> None:
-        if not self.lengths or self.lengths[0] < 1 or len(set(self.lengths)) < len(self.lengths):
-            raise ConfigError(f"need one or more different positive lengths, got {self.lengths}.", option="lengths")
-        longest = f"the longest code has {self.lengths[-1]} bits"
-        if self.code_bits > MAX_BITS:
-            raise ConfigError(f"{longest}; at most {MAX_BITS} are supported.", option="lengths")
+        super()._require_lengths()
         if self.allocation != "single" and self.code_bits < self.scales:
-            raise ConfigError(f"{longest}, fewer than the {self.scales} scales.", option="lengths")
+            problem = f"the longest code has {self.code_bits} bits, fewer than the {self.scales} scales."
+            raise ConfigError(problem, option="lengths")
 
     def _require_objective(self) -> None:
         if self.allocation == "single" and self.scale_weight:
@@ -255,23 +304,44 @@ class Config:
             if getattr(self, name):
                 raise ConfigError(f"must be 0 when aligned is none, got {getattr(self, name)}.", option=name)
 
-    def _require_positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"must be a positive number, got {value}.", option=name)
 
-    def _require_at_least(self, least: int, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not (value >= least and math.isfinite(value)):
-                raise ConfigError(f"must be at least {least}, got {value}.", option=name)
+def require_preset(name: str) -> None:
+    """Refuse an unknown preset.
+
+    Raises:
+        ConfigError: the message lists the known ones.
+    """
+    require_known("preset", name, PRESETS)
+
+
+def preset_of(path: Path) -> str | None:
+    """The preset that a TOML file of settings names; None without one.
+
+    Raises:
+        ConfigError: not readable, or an unknown preset.
+    """
+    name = read_toml(path).get("preset")
+    if name is None:
+        return None
+    try:
+        require_preset(str(name))
+    except ConfigError as error:
+        raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
+    return str(name)
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text"}
+_KINDS: dict[str, tuple[type, type]] = {
+    "int": (int, numbers.Integral), "float": (float, numbers.Real), "str": (str, str),
+}  # fmt: skip
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Content of a TOML file.
+
+    Raises:
+        ConfigError: not readable.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -296,14 +366,6 @@ def _whole(value: Any) -> int:
         raise ValueError(value)
     return int(number)
 
-
-CHOICES = {
-    "allocation": ("quadrature", "uniform", "single"),
-    "scale_teacher": ("heat", "own"),
-    "aligned": ("all", "longest", "none"),
-    "alignment": ("listwise", "pairwise"),
-}
-"""Setting -> allowed values."""
 
 MAX_BITS = 1024
 """Longest supported code."""

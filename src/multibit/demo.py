@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from multibit.codes import Codes
+from multibit.codes.compiling import processors
 from multibit.codes.items import Modality
-from multibit.config import Config
+from multibit.config import Settings
 from multibit.data import Split
 from multibit.data.sample import load_sample
 from multibit.evaluation.storage import save_evaluations
@@ -19,17 +20,17 @@ from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
 from multibit.measurement import evaluate_run
-from multibit.pipeline import build_indices, encode_image, encode_text, index_path
+from multibit.pipeline import build_indices, encode_image, encode_text, index_name, index_path
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
-from multibit.runs import Run
+from multibit.runs import Run, describe_code
 from multibit.search import Index
 
 SHOWN_BITS = (16, 128)
 SHOWN_HITS = 8
 
 
-def run_demo(folder: Path, config: Config, out: Console, *, method: str = "", device: str = "cpu") -> None:
+def run_demo(folder: Path, config: Settings, out: Console, *, method: str = "", device: str = "cpu") -> None:
     """Run the full pipeline on the included sample and keep all files in `folder`.
 
     Features that are there are used again; a finished run is replaced, an unfinished one is resumed.
@@ -51,18 +52,21 @@ def run_demo(folder: Path, config: Config, out: Console, *, method: str = "", de
     )
     if (folder / "run" / "run.json").exists():
         shutil.rmtree(folder / "run")
-    run = Run.create(folder / "run", store, split, config, method=method, device=device)
+    workers = processors() if device == "cpu" else 1
+    run = Run.create(folder / "run", store, split, config, method=method, device=device, workers=workers)
     out.print(
         f"One model: {run.model.bits}-bit code, {'/'.join(map(str, run.model.blocks))} bits for the "
         f"{run.teacher.scales} diffusion scales; best epoch {run.record.selection.epoch} on validation data"
+        if run.teacher is not None
+        else f"Code: {describe_code(run)}; best epoch {run.record.selection} on validation data"
     )
     evaluations = evaluate_run(run, store)
     for evaluation in evaluations:
         out.print(accuracy_table(evaluation).rich())
     save_evaluations(folder / "evaluation.json", evaluations)
     indices = build_indices(run, store, split.database)
-    for modality, index in indices.items():
-        index.save(index_path(run.folder / "index", modality))
+    for name, index in indices.items():
+        index.save(index_path(run.folder / "index", name))
     sheet = folder / "searches.png"
     contact_sheet(_searches(run, store, indices), sheet)
     out.print(f"Example searches: {sheet}")
@@ -81,12 +85,12 @@ def sample_features(folder: Path, out: Console, *, device: str = "cpu") -> Featu
     return store
 
 
-def _searches(run: Run, store: FeatureStore, indices: dict[Modality, Index]) -> list[Search]:
+def _searches(run: Run, store: FeatureStore, indices: dict[str, Index]) -> list[Search]:
     """Searches by free text, by the text of a query item, and by the image of a query item."""
-    free = [_search(run, indices["image"], text, None, frozenset()) for text in ("a red flower", "musical instrument")]
+    free = [_search(run, indices, text, None, frozenset()) for text in ("a red flower", "musical instrument")]
     shown = _various(store, run.split.query, 6)
-    by_text = [_search_item(run, store, indices["image"], int(row), "text") for row in shown[:3]]
-    by_image = [_search_item(run, store, indices["text"], int(row), "image") for row in shown[3:]]
+    by_text = [_search_item(run, store, indices, int(row), "text") for row in shown[:3]]
+    by_image = [_search_item(run, store, indices, int(row), "image") for row in shown[3:]]
     return [*free, *by_text, *by_image]
 
 
@@ -102,15 +106,17 @@ def _various(store: FeatureStore, rows: NDArray[np.int64], count: int) -> list[i
     return chosen
 
 
-def _search_item(run: Run, store: FeatureStore, index: Index, row: int, query: Modality) -> Search:
+def _search_item(run: Run, store: FeatureStore, indices: dict[str, Index], row: int, query: Modality) -> Search:
     data = store.dataset
     image = data.images[row] if query == "image" else None
-    return _search(run, index, data.texts[row][0], image, frozenset(data.label_names_of(row)))
+    return _search(run, indices, data.texts[row][0], image, frozenset(data.label_names_of(row)))
 
 
-def _search(run: Run, index: Index, text: str, image: Path | None, labels: frozenset[str]) -> Search:
-    codes = Codes.binarize(encode_image(run, image) if image else encode_text(run, text))
-    lengths = sorted({min(bits, run.model.bits) for bits in SHOWN_BITS})
-    rows = {bits: index.search(codes, SHOWN_HITS, bits).hits() for bits in lengths}
+def _search(run: Run, indices: dict[str, Index], text: str, image: Path | None, labels: frozenset[str]) -> Search:
+    searched: Modality = "text" if image else "image"
+    rows = {}
+    for bits in sorted({min(bits, run.model.bits) for bits in SHOWN_BITS}):
+        codes = Codes.binarize(encode_image(run, image, bits) if image else encode_text(run, text, bits))
+        rows[bits] = indices[index_name(run, searched, bits)].search(codes, SHOWN_HITS, bits).hits()
     title = f"image -> texts: {text}" if image else f"text -> images: {text}"
-    return Search(title, labels, image, rows, show="text" if image else "image")
+    return Search(title, labels, image, rows, show=searched)

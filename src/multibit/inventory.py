@@ -16,8 +16,9 @@ from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import SUFFIXES, read_manifest
 from multibit.errors import ConfigError, DataError
 from multibit.features.store import FeatureStore
+from multibit.features.tokens import describe_counts
 from multibit.files import read_npz
-from multibit.runs import Run, is_run, separate_models
+from multibit.runs import Run, describe_code, is_run
 from multibit.search import Index
 
 
@@ -29,9 +30,6 @@ def describe(path: Path) -> dict[str, str]:
     """
     if not path.exists():
         raise DataError("no such file or folder.", file=path)
-    if models := separate_models(path):
-        names = ", ".join(str(each) for each in models)
-        return {"what": "separate models, one per length", "name one of them": names}
     if is_run(path):
         return _run(Run.load(path))
     if (path / "store.json").exists():
@@ -103,6 +101,7 @@ def _features(store: FeatureStore) -> dict[str, str]:
         **_dataset(store.dataset),
         "image features": f"{store.image.shape[1]}-d {store.image.dtype}, {store.recipe.image.name}",
         "text features": f"{store.text.shape[1]}-d {store.text.dtype}, {store.recipe.text.name}",
+        **{f"{name} tokens": describe_counts(each) for name, each in store.tokens.items()},
         "skipped items": f"{len(store.skipped):,}",
         "truncated texts": f"{store.truncated:,}",
         "with features": store.fingerprint(),
@@ -111,12 +110,14 @@ def _features(store: FeatureStore) -> dict[str, str]:
 
 def _run(run: Run) -> dict[str, str]:
     split, config = run.split, run.config
+    blocks = {"blocks": f"{', '.join(map(str, run.model.blocks))} bits, local to long range"}
     return {
         "what": "run",
-        "code": f"{run.model.bits} bits, trained at {', '.join(map(str, config.lengths))}",
-        "blocks": f"{', '.join(map(str, run.model.blocks))} bits, local to long range",
+        "method": run.record.method or "not recorded",
+        "code": describe_code(run),
+        **(blocks if run.model.blocks else {}),
         "settings": ", ".join(f"{name} {value}" for name, value in config.to_dict().items() if name != "lengths"),
-        "selected epoch": f"{run.record.selection.epoch}, {run.record.selection.rule}",
+        "selected epoch": str(run.record.selection),
         "split": f"{len(split.train):,} train, {len(split.validation):,} validation, {len(split.query):,} query, "
         f"{len(split.database):,} database, {len(split.unseen):,} of them unseen",
         "labels": f"{len(run.label_names)}",

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from multibit.codes import MODALITIES, CodedItems, Codes, Modality
+from multibit.codes import MODALITIES, CodedItems
 from multibit.errors import MismatchError, MultibitError
 from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
@@ -24,11 +23,11 @@ from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import load_text_encoder, text_encoder_of
-from multibit.hashing.encode import encode_store
-from multibit.hashing.model import HashModel
+from multibit.hashing.encode import encode_codes, encode_store
 from multibit.pipeline import require_own_features
 from multibit.progress import showing
-from multibit.runs import Run, require_same_split
+from multibit.relation import LabelGraph
+from multibit.runs import Run, describe_code, require_same_split
 from multibit.search.code_files import CodeSets
 from multibit.table import counted
 
@@ -102,7 +101,7 @@ def measure(
     rankings, evaluations = [], []
     for protocol, part in parts.items():
         if len(part):
-            rankings.append(Rankings(query, part, lengths or run.config.lengths, depth=depth))
+            rankings.append(Rankings(query, part, lengths or run.lengths, depth=depth))
             evaluations.append(
                 evaluate_rankings(
                     rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
@@ -152,6 +151,7 @@ def assess_run(
             measured.rankings,
             measured.evaluations,
             teacher=run.teacher,
+            graph=run.teacher.graph if run.teacher else LabelGraph.from_labels(store.dataset.labels[run.split.train]),
             blocks=run.model.blocks,
             references=references,
             bits=measured.bits,
@@ -207,28 +207,23 @@ def label_name_relevance(
 def _cost(measured: MeasuredRun, store: FeatureStore) -> Cost:
     model, run = measured.run.model, measured.run
     pairs = store.take(run.split.query[:1])
-    vectors: dict[Modality, NDArray[np.float32]] = {"image": pairs.image, "text": pairs.mean_text}
     return measure_cost(
-        measured.query.image.take([0]),
+        measured.query.take([0]),
         measured.database,
         measured.rankings[0].lengths,
         ModelSize(model.nbytes, model.parameter_count, model.flops),
-        {modality: partial(_code, model, vectors[modality], modality) for modality in MODALITIES},
+        {modality: partial(encode_codes, model, pairs, modality) for modality in MODALITIES},
     )
 
 
-def _code(model: HashModel, features: NDArray[np.float32], modality: Modality) -> Codes:
-    return Codes.binarize(model.encode(features, modality))
-
-
 def _facts(run: Run) -> dict[str, str]:
-    record = run.record
+    record, blocks = run.record, run.model.blocks
     return {
         "method": record.method or "not recorded",
-        "code": f"{run.model.bits} bits",
-        "bits of the scales": f"{', '.join(map(str, run.model.blocks))}, local to long range",
+        "code": describe_code(run),
+        **({"bits of the scales": f"{', '.join(map(str, run.model.blocks))}, local to long range"} if blocks else {}),
         "settings": ", ".join(f"{name} {value}" for name, value in run.config.to_dict().items()),
-        "selected epoch": f"{record.selection.epoch} ({record.selection.rule})",
+        "selected epoch": str(record.selection),
         "split": run.split.describe(),
         "image features": f"{run.recipe.image.name}, {run.model.image_dim}-d",
         "text features": f"{run.recipe.text.name}, {run.model.text_dim}-d",

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +21,7 @@ from multibit.features import FeatureStore, Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
 from multibit.hashing.encode import encode_store
-from multibit.runs import Run, is_run, separate_models
+from multibit.runs import Run, is_run
 from multibit.search import Index
 from multibit.search.exchange import save_mat
 
@@ -75,10 +77,10 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
         given: as for `choose_split`; only a run folder records which data its rows belong to. data: to be split.
 
     Raises:
-        MismatchError: another data set. FormatError: a corrupt run, or a folder of separate models.
+        MismatchError: another data set. FormatError: a corrupt run.
     """
     folder = Path(given or "")
-    if given is None or given.isdecimal() or not (is_run(folder) or separate_models(folder)):
+    if given is None or given.isdecimal() or not is_run(folder):
         return
     theirs, here = Run.load(folder).record.dataset, data.fingerprint()
     if theirs.fingerprint != here:
@@ -118,9 +120,9 @@ def write_codes(
         rows = np.concatenate([run.split.query, run.split.database])
         coded = encode_store(run.model, store, rows, engine=engine, workers=workers)
         query, database = map(coded.take, np.split(np.arange(len(rows)), [len(run.split.query)]))
-        save_mat(path, query, database, length)
+        save_mat(path, query.at(length), database.at(length), length)
         return
-    coded = encode_store(run.model, store, engine=engine, workers=workers)
+    coded = encode_store(run.model, store, engine=engine, workers=workers).at(length)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
@@ -135,28 +137,49 @@ def write_codes(
 # Indices
 
 
-def index_path(folder: Path, modality: Modality) -> Path:
-    """The file of one modality in an index folder."""
-    return folder / f"{modality}.mbx"
+def index_path(folder: Path, name: str) -> Path:
+    """The file of an index in an index folder, see `index_names`."""
+    return folder / f"{name}.mbx"
+
+
+def index_names(run: Run) -> dict[str, tuple[Modality, int]]:
+    """The indices of a run: name -> modality and code length.
+
+    A nested code needs one index for each modality, "image" and "text"; a code for each length needs one for each
+    length too, such as "image-16".
+    """
+    lengths = (run.model.bits,) if run.model.layout.nested else run.lengths
+    return {index_name(run, modality, bits): (modality, bits) for bits in lengths for modality in MODALITIES}
+
+
+def index_name(run: Run, modality: Modality, bits: int | None = None) -> str:
+    """Name of the index of one modality that serves a code length, the longest when None.
+
+    Raises:
+        DataError: the codes are shorter.
+    """
+    layout = run.model.layout
+    return modality if layout.nested else f"{modality}-{layout.serving(bits or layout.longest)}"
 
 
 def build_indices(
     run: Run, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
-) -> dict[Modality, Index]:
-    """Build an index for each modality, with image path, text and labels as metadata.
+) -> dict[str, Index]:
+    """Build the indices of a run, see `index_names`, with image path, text and labels as metadata.
 
     Args:
         run: with the model. store: the items. rows: of the items to index, or a mask; all when None.
         engine: "exact" or another search engine.
     """
     coded = encode_store(run.model, store, rows)
-    indices = {modality: Index(run.record.model, engine, modality) for modality in MODALITIES}
-    for modality, index in indices.items():
-        _upsert(index, coded.codes(modality), store, rows)
+    indices = {}
+    for name, (modality, bits) in index_names(run).items():
+        indices[name] = Index(run.record.model, engine, modality)
+        _upsert(indices[name], coded.at(bits).codes(modality), store, rows)
     return indices
 
 
-def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[Modality, Index]:
+def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[str, Index]:
     """Add items to the indices of a folder; items with an id that is already there are replaced.
 
     Args:
@@ -167,11 +190,11 @@ def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike 
     """
     coded = encode_store(run.model, store, rows)
     indices = {}
-    for modality in MODALITIES:
-        with Index.editing(index_path(folder, modality)) as index:
+    for name, (modality, bits) in index_names(run).items():
+        with Index.editing(index_path(folder, name)) as index:
             index.require_model(run.record.model)
-            _upsert(index, coded.codes(modality), store, rows)
-        indices[modality] = index
+            _upsert(index, coded.at(bits).codes(modality), store, rows)
+        indices[name] = index
     return indices
 
 
@@ -180,13 +203,16 @@ def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | N
     index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
 
 
-def open_index(run: Run, folder: Path, modality: Modality) -> Index:
-    """The index of one modality of a run.
+def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None) -> Index:
+    """The index of one modality of a run that serves a code length.
+
+    Args:
+        run: with the model. folder: of the indices. modality: to search. bits: code length; the longest when None.
 
     Raises:
         DataError: no such file. MismatchError: codes of another model or modality.
     """
-    path = index_path(folder, modality)
+    path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")
     index = Index.load(path)
@@ -204,8 +230,12 @@ def open_index(run: Run, folder: Path, modality: Modality) -> Index:
 # Queries
 
 
-def encode_text(run: Run, text: str) -> NDArray[np.float32]:
+def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of a text, by the text encoder of the run's features.
+
+    Args:
+        run: with the model. text: any. bits: length to be searched at, where the run has a code for each length; the
+            longest when None.
 
     Raises:
         DataError: the run was trained on ready-made features. MismatchError: the installed encoder differs from that
@@ -213,15 +243,26 @@ def encode_text(run: Run, text: str) -> NDArray[np.float32]:
     """
     encoder = text_encoder_of(run.recipe.text)
     run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
-    return run.model.encode(encoder.encode([text]), "text")
+    return _code(run, encoder, [text], "text", bits)
 
 
-def encode_image(run: Run, path: Path) -> NDArray[np.float32]:
+def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
+
+    Args:
+        run: with the model. path: of the image. bits: as for `encode_text`.
 
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
     encoder = image_encoder_of(run.recipe.image)
     run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
-    return run.model.encode(encoder.encode([encoder.prepare(open_image(path))]), "image")
+    return _code(run, encoder, [encoder.prepare(open_image(path))], "image", bits)
+
+
+def _code(run: Run, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None) -> NDArray[np.float32]:
+    """The relaxed code of one query at a length: (1, B), or (1, V, B) where an item has V codes."""
+    vectors, tokens = encoder.encode_tokens(inputs) if run.model.reads_tokens else (encoder.encode(inputs), None)
+    layout, relaxed = run.model.layout, run.model.encode(vectors, modality, tokens)
+    part = relaxed[:, layout.part(layout.longest if bits is None else bits)]
+    return part if layout.views == 1 else part.reshape(len(part), layout.views, -1)

@@ -14,19 +14,20 @@ from typing import Any
 import msgspec
 import torch
 
-from multibit.config import Config
+from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
 from multibit.files import fingerprint, only_writer, read_json, replacing, write_json
-from multibit.hashing.methods import choose_method
-from multibit.hashing.model import HashModel
-from multibit.hashing.train import Training, configure, train
+from multibit.hashing.code_model import CodeModel
+from multibit.hashing.methods import find_method
+from multibit.hashing.train import Training, configure, state_files, train
 from multibit.relation import RelationTeacher, load_teacher
 
 KIND, VERSION = "run", 1
 STATE_FILE = "training-state.pt"
+STATE_FILES = (STATE_FILE, "training-state-*.pt")  # of one model, or of a model for each length
 RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
 MADE_BY = (
     "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "selection", "versions",
@@ -45,11 +46,21 @@ class DatasetRecord:
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected epoch, the rule of selection and the validation score."""
+    """The selected epoch.
+
+    Attributes:
+        epoch: the best one; that of the longest code for a model for each length. rule: how it was selected.
+        validation_mean_mAP: its score. by_length: length -> best epoch, for a model for each length.
+    """
 
     epoch: int
     rule: str
     validation_mean_mAP: float | None = None  # noqa: N815 - the name in the file
+    by_length: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        chosen = ", ".join(f"{epoch} at {bits} bits" for bits, epoch in self.by_length.items()) or str(self.epoch)
+        return f"{chosen} ({self.rule})"
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,8 @@ class RunRecord:
     """The record of a run, `run.json`: settings, fingerprints and provenance.
 
     Attributes:
-        config: settings. model, teacher, split, data: fingerprints. blocks: bits of each scale.
+        config: settings. model, teacher, split, data: fingerprints; no teacher, "", for a method without one.
+        blocks: bits of each scale; empty for a method without scales.
         recipe: of the features. label_names: of the label columns. dataset: size and fingerprint.
         features: path of the feature store; None if it was in memory. selection: of the epoch.
         device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
@@ -120,29 +132,7 @@ def _content(record: dict[str, Any]) -> str:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or unfinished."""
-    return (folder / "run.json").exists() or (folder / STATE_FILE).exists()
-
-
-def separate_models(folder: Path) -> list[Path]:
-    """The run folders of the method "separate", one per length, shortest first; empty for any other folder."""
-    found = [each for each in folder.glob("*/") if each.name.isdecimal() and is_run(each)]
-    return [] if is_run(folder) else sorted(found, key=lambda each: int(each.name))
-
-
-def require_alone(folder: Path, *, separate: bool) -> None:
-    """Refuse to train one model and separate models in the same folder.
-
-    Raises:
-        DataError: the folder holds the other kind.
-    """
-    hint = "Choose another folder."
-    if separate and is_run(folder):
-        raise DataError(
-            "holds one model for all lengths, so it cannot also hold separate models.", file=folder, hint=hint
-        )
-    if not separate and (models := separate_models(folder)):
-        names = ", ".join(each.name for each in models)
-        raise DataError(f"holds separate models ({names}), so it cannot also hold one run.", file=folder, hint=hint)
+    return (folder / "run.json").exists() or bool(state_files(folder / STATE_FILE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,14 +141,15 @@ class Run:
 
     Attributes:
         folder: path of the run folder. record: content of `run.json`.
-        config, model, teacher, split: of the training. recipe: of the features.
+        config, model, split: of the training. teacher: of the training; None for a method without one.
+        recipe: of the features.
     """
 
     folder: Path
     record: RunRecord
-    config: Config
-    model: HashModel
-    teacher: RelationTeacher
+    config: Any
+    model: CodeModel
+    teacher: RelationTeacher | None
     split: Split
     recipe: Recipe
 
@@ -172,6 +163,11 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """The code lengths of the training, ascending."""
+        return self.model.layout.lengths if not self.model.layout.nested else tuple(self.config.lengths)
+
+    @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the label columns."""
         return tuple(self.record.label_names)
@@ -182,11 +178,12 @@ class Run:
         folder: Path | str,
         store: FeatureStore,
         split: Split,
-        config: Config | None = None,
+        config: Settings | None = None,
         *,
         method: str | None = None,
         preset: str | None = None,
         device: str = "cpu",
+        workers: int = 1,
         progress: bool = False,
         **settings: Any,
     ) -> Run:
@@ -195,28 +192,27 @@ class Run:
         Args:
             folder: of the run. store: the features. split: of the rows of the store.
             config: the complete settings; those of `method` and `preset`, changed by `settings`, when None.
-            method: name of the method, which is recorded too. preset, device, progress, settings: as for `train`.
+            method: name of the method, which is recorded too. preset, device, workers, progress, settings: as for
+                `train`.
 
         Raises:
             BusyError: another process is training there.
-            DataError: `folder` holds a finished run or separate models, or the split does not fit the store; and as
-                `train`.
+            DataError: `folder` holds a finished run, or the split does not fit the store; and as `train`.
         """
         folder = Path(folder)
         if config is None:
-            method = choose_method(method, preset).name
-            config, preset, settings = configure(method, preset, settings), None, {}
+            chosen, config = configure(method, preset, settings)
+            method, preset, settings = chosen.name, None, {}
         if (folder / "run.json").exists():
             raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
-        require_alone(folder, separate=False)
         require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
-        with only_writer(folder, (STATE_FILE, *RUN_FILES)):
+        with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
             try:
                 result = train(
-                    training, validation, config, preset=preset, device=device, state_file=folder / STATE_FILE,
-                    progress=progress, **settings,
+                    training, validation, config, method=method, preset=preset, device=device, workers=workers,
+                    state_file=folder / STATE_FILE, progress=progress, **settings,
                 )  # fmt: skip
                 _write(folder, result, store, split, method=method or "", device=device, scored=bool(len(validation)))
             finally:
@@ -229,32 +225,41 @@ class Run:
         """Open a finished run.
 
         Raises:
-            FormatError: unfinished, corrupt, newer, with files of different runs, or a folder of separate models.
+            FormatError: unfinished, corrupt, newer, or with files of different runs.
         """
         folder = Path(folder)
-        if (folder / STATE_FILE).exists() and not (folder / "run.json").exists():
+        if is_run(folder) and not (folder / "run.json").exists():
             raise FormatError(
                 "the training is not finished.", file=folder, hint="Train again with the same settings to resume it."
             )
-        if models := separate_models(folder):
-            names = ", ".join(str(each) for each in models)
-            raise FormatError("holds separate models, one per length.", file=folder, hint=f"Name one of them: {names}.")
         record = RunRecord.read(folder / "run.json")
         try:
-            config, recipe = Config().override(record.config), Recipe.from_dict(record.recipe)
+            defaults = find_method(record.method).defaults if record.method else Config()
+            config, recipe = defaults.override(record.config), Recipe.from_dict(record.recipe)
         except ConfigError as error:
             problem = f"invalid settings, or settings of another version of multibit ({error})"
             raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=_MODIFIED) from None
         except (KeyError, TypeError):
             raise FormatError("invalid value.", file=folder / "run.json", field="recipe", hint=_MODIFIED) from None
-        model = HashModel.load(folder / "model.safetensors")
-        teacher = load_teacher(folder / "teacher.safetensors")
+        model = CodeModel.load(folder / "model.safetensors")
+        teacher = load_teacher(folder / "teacher.safetensors") if record.teacher else None
         split = Split.load(folder / "split.safetensors")
-        found = {"model": model.fingerprint(), "teacher": teacher.fingerprint(), "split": split.fingerprint()}
+        found = {"model": model.fingerprint(), "split": split.fingerprint()}
+        if teacher is not None:
+            found["teacher"] = teacher.fingerprint()
         for name, digits in found.items():
             if digits != getattr(record, name):
                 raise FormatError(f"{name}.safetensors is not the {name} that run.json describes.", file=folder)
         return cls(folder, record, config, model, teacher, split, recipe)
+
+
+def describe_code(run: Run) -> str:
+    """How the codes of a run serve its lengths, human-readable."""
+    lengths, layout = ", ".join(map(str, run.lengths)), run.model.layout
+    if layout.nested and layout.views == 1:
+        return f"{run.model.bits} bits, trained at {lengths}"
+    codes = f"{layout.views} codes" if layout.views > 1 else "one code"
+    return f"{codes} for each length, {lengths} bits; {layout.stored} bits stored per image or text"
 
 
 def read_history(run: Run) -> list[dict[str, float]]:
@@ -282,22 +287,24 @@ def _write(
     """Write the files of a run, the record last, because it marks the run as finished."""
     state = result.state
     result.model.save(folder / "model.safetensors")
-    result.teacher.save(folder / "teacher.safetensors")
+    if result.teacher is not None:
+        result.teacher.save(folder / "teacher.safetensors")
     split.save(folder / "split.safetensors")
     with replacing(folder / "history.jsonl") as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
+    by_length = {str(bits): epoch for bits, epoch in state.best_epochs.items()}
     rule = "largest validation mean mAP" if scored else "last epoch, no validation rows"
     RunRecord(
         config=result.config.to_dict(),
         model=result.model.fingerprint(),
-        teacher=result.teacher.fingerprint(),
+        teacher="" if result.teacher is None else result.teacher.fingerprint(),
         split=split.fingerprint(),
         recipe=store.recipe.to_dict(),
         label_names=list(store.dataset.label_names),
         data=store.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
         features=str(store.source.resolve()) if store.source else None,
-        selection=Selection(state.best_epoch, rule, state.best_score if scored else None),
+        selection=Selection(state.best_epoch, rule, state.best_score if scored else None, by_length),
         versions=versions_here(),
         content="",
         blocks=list(result.model.blocks),
@@ -305,7 +312,13 @@ def _write(
         threads=torch.get_num_threads(),
         method=method,
     ).write(folder / "run.json")
-    (folder / STATE_FILE).unlink(missing_ok=True)
+    remove_states(folder)
+
+
+def remove_states(folder: Path) -> None:
+    """Remove the training states of a finished run."""
+    for path in state_files(folder / STATE_FILE):
+        path.unlink(missing_ok=True)
 
 
 def versions_here() -> dict[str, str]:
@@ -334,8 +347,8 @@ def require_comparable(first: Run, other: Run) -> None:
         MismatchError: the splits or the lengths differ.
     """
     require_same_split(first, other)
-    if other.config.lengths != first.config.lengths:
-        lengths = ["/".join(map(str, each.config.lengths)) for each in (other, first)]
+    if other.lengths != first.lengths:
+        lengths = ["/".join(map(str, each.lengths)) for each in (other, first)]
         raise MismatchError(
             f"{other.folder} has codes of {lengths[0]} bits, {first.folder} of {lengths[1]} bits: they cannot be "
             "compared.",

@@ -31,7 +31,8 @@ from multibit.codes import Modality
 from multibit.data.manifest import read_manifest
 from multibit.features import packaged as encoders
 from multibit.features.recipe import EncoderRecipe
-from multibit.hashing.loop import TrainingState, build_model
+from multibit.hashing.loop import TrainingState
+from multibit.hashing.methods.multibit import build_model
 from multibit.hashing.train import Training
 from multibit.runs import STATE_FILE
 from multibit.search.engines import ENGINES
@@ -324,7 +325,8 @@ def exact(tmp_path_factory):
     def train(training, validation, config, **_):
         teacher = RelationTeacher.fit(training.labels, config.alpha, config.eta, config.scales, config.epsilon)
         model = exact_model(build_model(training, teacher, config))
-        return Training(model, teacher, config, TrainingState(epoch=3, best_epoch=2, best_score=0.5, history=[]))
+        state = TrainingState(epoch=3, best_epoch=2, best_score=0.5, history=[])
+        return Training(model, teacher, config, state, METHODS["multibit-plus"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("multibit.runs.train", train)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from commands import TINY, Words, assert_golden, assert_names, cli, done, refused
+from commands import TINY, Words, assert_golden, assert_names, cli, done, refused, settings
 from conftest import plant
 from multibit import METHODS, MissingExtraError, Run, evaluate_run, measurement, open_features
 from multibit.paper.figures import FIGURES
 from multibit.paper.tables import TABLES
 from multibit.relation import TEACHERS
-from multibit.runs import require_same_split
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -44,32 +42,40 @@ def test_the_methods_read_as_stored():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "separate"])
-def test_each_method_trains_by_its_name(name, planted_npz, tmp_path):
-    printed = done("train", planted_npz, "--out", tmp_path / "run", "--method", name, *TINY)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.lengths == "nested"])
+def test_each_nested_method_trains_by_its_name(name, planted_npz, tmp_path):
+    known = [each for each in TINY if hasattr(METHODS[name].defaults, each.split("=")[1])]
+    printed = done("train", planted_npz, "--out", tmp_path / "run", "--method", name, *known)
     run = Run.load(tmp_path / "run")
+    assert run.record.method == name
     assert re.search(r"\nWrote .*run: 16-bit code, best epoch 1 \(largest validation mean mAP\)\n", printed)
     assert {key: run.config.to_dict()[key] for key in METHODS[name].settings} == dict(METHODS[name].settings)
 
 
 @pytest.mark.slow
-def test_separate_models_are_in_a_folder_per_length(planted_npz, tmp_path):
-    printed = done("train", planted_npz, "--out", tmp_path / "runs", "--method", "separate", *TINY)
-    runs = {bits: Run.load(tmp_path / "runs" / str(bits)) for bits in (8, 16)}
-    assert {bits: run.model.bits for bits, run in runs.items()} == {8: 8, 16: 16}
-    lines = [line for line in printed.splitlines() if line.startswith("Wrote")]
-    assert [line.split(":")[1].split(",")[0] for line in lines] == [" 8-bit code", " 16-bit code"]
-    require_same_split(runs[8], runs[16])
-
-
-@pytest.mark.slow
-def test_separate_models_are_resumed_after_an_interruption(planted_npz, tmp_path):
-    command = ("train", planted_npz, "--out", tmp_path / "runs", "--method", "separate", *TINY)
-    done(*command)
-    shutil.rmtree(tmp_path / "runs" / "16")  # as if stopped before the second model
-    first = Run.load(tmp_path / "runs" / "8").record
-    done(*command)
-    assert Run.load(tmp_path / "runs" / "8").record == first and Run.load(tmp_path / "runs" / "16").model.bits == 16
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.lengths != "nested"])
+def test_a_method_with_a_code_for_each_length_is_served_from_one_run_folder(name, made, letters, tmp_path):
+    """Training, evaluation with report, codes for other tools, index and search at every length."""
+    if METHODS[name].inputs == "tokens":
+        pytest.skip("tests/methods/test_tokens_cli.py")
+    known = [each for each in TINY if hasattr(METHODS[name].defaults, each.split("=")[1])]
+    small = [] if METHODS[name].fit else settings(batch_size=16)
+    run = tmp_path / "run"
+    printed = done("train", made / "features", "--out", run, "--method", name, *known, *small)
+    assert "one code for each length, 8, 16 bits; 24 bits stored per image or text" in printed
+    assert "24 bits stored" in done("info", run)
+    assert "8 bits" in done("evaluate", run) and (run / "report" / "report.html").exists()
+    done("evaluate", made / "run", "--against", made / "run", "--no-report")
+    for bits in (8, 16):
+        done("encode", run, "--out", tmp_path / f"{bits}.npz", "--bits", bits)
+        assert np.load(tmp_path / f"{bits}.npz")["image"].shape == (60, bits // 8)
+    done("index", run)
+    assert sorted(path.name for path in (run / "index").iterdir()) == [
+        "image-16.mbx", "image-8.mbx", "text-16.mbx", "text-8.mbx",
+    ]  # fmt: skip
+    for bits in (5, 8, 12, 16):
+        assert len(done("search", run, "text 3", "--as", "text", "--bits", bits, "-k", 3, "--json").splitlines()) == 3
+    assert_names(refused("search", run, "text 3", "--as", "text", "--bits", 17), "--bits", 16, 17)
 
 
 def test_a_single_setting_overrides_the_method(planted_npz, tmp_path):

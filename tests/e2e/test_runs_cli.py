@@ -1,4 +1,4 @@
-"""Run folders on the command line: splits of other runs, folders of separate models, paths that cannot be written."""
+"""Run folders on the command line: splits of other runs, paths that cannot be written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_split_of_a_run_on_other_data_is_refused(verb, name, items, made, tm
 
 
 @pytest.mark.parametrize(
-    ("features", "split"), [("ready", "plain"), ("recoded", "plain"), ("ready", "separate/8"), ("second", "file")]
+    ("features", "split"), [("ready", "plain"), ("recoded", "plain"), ("ready", "separate"), ("second", "file")]
 )
 def test_a_split_of_the_same_items_and_a_split_file_are_taken(features, split, made, tmp_path):
     given = made / ("plain/split.safetensors" if split == "file" else split)
@@ -36,36 +36,6 @@ def test_other_features_are_refused_with_both_fingerprints(made):
     for name, items in (("longer", 80), ("ready", 60)):
         assert_names(said, FeatureStore.open(made / f"{name}.npz").fingerprint(), items)
     assert_names(said, made / "ready.npz")
-
-
-# ---- folders of separate models -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["evaluate separate", "encode separate", "index separate", "search separate word",
-     "evaluate plain --against separate", "check ready.npz --split separate"],
-)  # fmt: skip
-def test_a_folder_of_separate_models_names_them(command, made, monkeypatch):
-    monkeypatch.chdir(made)
-    assert_names(refused(*command.split()), "Error: separate: ", "separate/8", "separate/16")
-
-
-def test_info_says_what_a_folder_of_separate_models_is(made):
-    printed = done("info", made / "separate")
-    assert "separate models, one per length" in printed
-    assert f"{made / 'separate' / '8'}, {made / 'separate' / '16'}" in printed
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "found"), [("multibit", "separate", "one model"), ("separate", "multibit", "8, 16")]
-)
-def test_one_model_and_separate_models_never_share_a_folder(first, second, found, made, tmp_path):
-    done("train", made / "ready.npz", "--out", tmp_path / "X", "--method", first, *TINY)
-    before = sorted(tmp_path.rglob("*"))
-    said = refused("train", made / "ready.npz", "--out", tmp_path / "X", "--method", second, *TINY)
-    assert_names(said, tmp_path / "X", found)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 # ---- paths that cannot be written -----------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ train ready.npz --out new --queries 30 --training 30 --validation 1
 train second.npz --out new --split plain
 train ready.npz --out run
 train ready.npz --out separate
-evaluate separate
+search separate word --bits 40
 evaluate newer
 evaluate edited
 evaluate run second.npz

@@ -38,6 +38,9 @@ SOURCE = SHARED / "paper" / "multibit.tex"
 NAMES = {"MIRFlickr-25K": "mirflickr", "IAPR TC-12": "iapr", "MS-COCO": "coco", "NUS-WIDE": "nuswide"}
 WIDE = ("mirflickr", "iapr", "coco")  # datasets with columns of their own in the wide tables
 LENGTHS = ("16", "32", "64", "128")
+COMPARED = (
+    "DSSH", "DNPH", "DECH", "DIMCH", "DPBE", "DSTH", "DPSIH", "DGHDGH", "CMCL", "RCMH", "VH-ABL", "MultiBit",
+)  # fmt: skip
 
 
 # ---- the source, read independently ---------------------------------------------------------------------------------
@@ -95,12 +98,12 @@ def main_comparison():
     directions = {"I2T": "image-to-text", "T2I": "text-to-image"}
     found = {}
     for task, method, _, *cells in latex_rows("tab:sota-comparison"):
-        if method == "MultiBit":
-            for column, values in side_by_side([[task, *cells]], directions).items():
-                found.setdefault(column, {}).update(values)
+        title = f"{method}, {directions[task[:3]]}"
+        for column, values in side_by_side([[title, *cells]], {title: title}).items():
+            found.setdefault(column, {}).update(values)
     for task, method, _, *cells in latex_rows("tab:nuswide-comparison"):
-        if method == "MultiBit":
-            found.setdefault("nuswide", {})[directions[task]] = dict(zip(LENGTHS, map(number, cells), strict=True))
+        title = f"{method}, {directions[task[:3]]}"
+        found.setdefault("nuswide", {})[title] = dict(zip(LENGTHS, map(number, cells), strict=True))
     return found
 
 
@@ -135,14 +138,14 @@ def teacher_aligned():
 
 def resolution(label):
     columns = [f"{metric} {bits}" for bits in (16, 32, 64) for metric in ("N", "tau-b", "C", "I")]
-    return by_data_set(latex_rows(label), columns, {name: name for name in ("Naive Prefix", "MultiBit")})
+    return by_data_set(latex_rows(label), columns)
 
 
 def strata():
     titles = {f"No shared label{rest}": f"no shared label{rest}" for rest in ("", ", graph top 25%")}
     titles = {name: title.replace("%", " %") for name, title in titles.items()}
-    rows = [[data, name, *cells[2:]] for data, name, *cells in latex_rows("tab:resolution-noshared")]
-    return by_data_set(rows, ("NDCG@100", "pairs"), titles)
+    columns = ("NDCG@100 DECH", "NDCG@100 DGHDGH", "NDCG@100", "pairs")
+    return by_data_set(latex_rows("tab:resolution-noshared"), columns, titles)
 
 
 def scale_coverage():
@@ -199,8 +202,7 @@ def sentence(pattern):
 
 def multi_length_cost():
     columns = (*LENGTHS, "models", "model MB", "code MiB", "train h", "query ms")
-    titles = {name: name for name in ("Naive Prefix", "MultiBit-Sep", "MultiBit")}
-    found = by_data_set(latex_rows("tab:multi-length-cost"), columns, titles)
+    found = by_data_set(latex_rows("tab:multi-length-cost"), columns)
     means = sentence(r"highest Mean mAP on all three datasets \(([\d.]+), ([\d.]+), and ([\d.]+)\)")
     model, code = sentence(r"replaces four at roughly (\d+)\\% and (\d+)\\% less model and code storage")
     for column, mean in zip(WIDE, means, strict=True):
@@ -233,7 +235,7 @@ def baseline_optimizers():
 
 def cross_length_agreement():
     columns = ("16-128 i2t", "16-128 t2i", "mean i2t", "mean t2i")
-    titles = {name: name for name in ("Naive Prefix", "MultiBit-Sep", "MultiBit")}
+    titles = {name: name for name in ("Naive Prefix", "MultiBit-Sep", "MultiBit", "CMCL", "RCMH", "VH-ABL")}
     titles["MultiBit w/o MPA (FRT+SBO)"] = "MultiBit without MPA"
     return by_data_set(latex_rows("tab:cross-length-agreement-complete"), columns, titles)
 
@@ -248,8 +250,8 @@ def rank_displacement():
 
 def efficiency():
     columns = ("parameters M", "GFLOPs", "train h", "best epoch", "image ms", "text ms")
-    (cells,) = [cells for name, *cells in latex_rows("tab:performance-efficiency-raw") if name == "MultiBit"]
-    return {"mirflickr": {"MultiBit": dict(zip(columns, map(number, cells), strict=True))}}
+    rows = latex_rows("tab:performance-efficiency-raw")
+    return {"mirflickr": {name: dict(zip(columns, map(number, cells), strict=True)) for name, *cells in rows}}
 
 
 def data_split():
@@ -362,7 +364,8 @@ def measured_keys(name):
     columns += [LengthAgreementTau(direction, pair) for direction in DIRECTIONS for pair in ((16, 128), None)]
     rows = [
         *accuracy.TRANSFER, *accuracy.GAIN_OVER, *ranking.AGREEING, *accuracy.ABLATION, FRT, UKM, UMH,
-        *map(Nodes, (2, 4, 8, 16)), *map(Eta, accuracy.GRID_ETA), *map(Searching, DIRECTIONS),
+        *map(Nodes, (2, 4, 8, 16)), *map(Eta, accuracy.GRID_ETA),
+        *map(Searching, DIRECTIONS), *(Searching(way, name) for way in DIRECTIONS for name in COMPARED),
         *map(Length, (16, 32, 64, 71, 80, 121, 123, 127, 128)),
     ]  # fmt: skip
     if name in ("teacher-quality", "teacher-aligned"):

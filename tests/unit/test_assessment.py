@@ -248,7 +248,7 @@ def test_strata_of_both_directions_are_pairs_without_a_shared_label(coded, found
 def test_facts_of_the_run_are_human_readable(trained, found):
     run, _ = trained
     assert found.name == "run"
-    assert found.facts["code"] == "16 bits"
+    assert found.facts["code"] == "16 bits, trained at 8, 16"
     assert found.facts["split"] == "seed 1: 60 train, 10 validation, 20 query, 180 database"
     assert found.facts["image features"] == "ready-made, 24-d"
     assert found.facts["model"] == run.model.fingerprint()

@@ -95,9 +95,9 @@ def coded_rows(monkeypatch):
     """(fingerprint of the model, modality) -> number of rows of each call of `HashModel.encode`."""
     calls, encode = {}, HashModel.encode
 
-    def counting(self, features, modality):
+    def counting(self, features, modality, tokens=None):
         calls.setdefault((self.fingerprint(), modality), []).append(len(features))
-        return encode(self, features, modality)
+        return encode(self, features, modality, tokens)
 
     monkeypatch.setattr(HashModel, "encode", counting)
     return calls

@@ -13,8 +13,8 @@ from multibit.cli.options import read_config
 from multibit.errors import ConfigError
 from multibit.hashing import allocate_bits
 from multibit.hashing.bits import plan_blocks
-from multibit.hashing.loop import build_model
-from multibit.hashing.methods import METHODS, find_method
+from multibit.hashing.methods import METHODS, find_method, method_of
+from multibit.hashing.methods.multibit import MULTIBIT_METHODS, build_model
 from multibit.relation import TEACHERS
 
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=2, batch_size=64)
@@ -48,8 +48,10 @@ def halves(planted_pairs):
 
 
 def configs(name, base=TINY):
-    method = find_method(name)
-    return method.models(method.config(base))
+    """The settings of the models that a method trains."""
+    config = find_method(name).config(base)
+    lengths = [(bits,) for bits in base.lengths] if find_method(name).lengths == "one" else [base.lengths]
+    return [config.override({"lengths": each}) for each in lengths]
 
 
 def weights(model):
@@ -63,14 +65,14 @@ def assert_same_weights(first, second):
         np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
-def test_the_expected_methods_are_all_methods():
-    assert list(METHODS) == list(EXPECTED)
+def test_the_expected_methods_are_all_variants_of_multibit_and_come_first():
+    assert [method.name for method in MULTIBIT_METHODS] == list(EXPECTED) == list(METHODS)[: len(EXPECTED)]
 
 
 @every_method
 def test_each_method_trains_with_its_blocks_and_losses(name, halves):
     blocks, parts = EXPECTED[name]
-    for config in configs(name).values():
+    for config in configs(name):
         result = train(*halves, config)
         if name == "separate":
             blocks = allocate_bits(result.teacher.rho, config.code_bits)
@@ -84,7 +86,7 @@ def test_each_method_trains_with_its_blocks_and_losses(name, halves):
 
 @every_method
 def test_each_method_moves_the_weights(name, halves):
-    config = next(iter(configs(name).values()))
+    config = configs(name)[0]
     result = train(*halves, config)
     untrained = build_model(halves[0], result.teacher, config)
     assert any(not np.array_equal(weights(untrained)[key], array) for key, array in weights(result.model).items())
@@ -102,7 +104,7 @@ def test_every_teacher_trains_under_the_full_method(teacher, halves):
 
 def test_full_without_scale_loss_and_with_the_longest_length_only_is_naive_prefix(halves):
     """The four blocks are one matrix, so only the losses tell them apart."""
-    (naive,) = configs("naive-prefix").values()
+    (naive,) = configs("naive-prefix")
     full = TINY.override({"scale_weight": 0, "aligned": "longest"})
     first, second = train(*halves, naive), train(*halves, full)
     assert_same_weights(first.model, second.model)
@@ -113,17 +115,17 @@ def test_full_without_scale_loss_and_with_the_longest_length_only_is_naive_prefi
 
 def test_full_without_scale_loss_at_one_length_is_naive_prefix(halves):
     one = TINY.override({"lengths": (16,)})
-    (naive,) = configs("naive-prefix", one).values()
+    (naive,) = configs("naive-prefix", one)
     assert_same_weights(train(*halves, naive).model, train(*halves, one.override({"scale_weight": 0})).model)
 
 
 def test_frt_without_the_standard_loss_is_naive_prefix():
-    (frt,), (naive,) = configs("frt").values(), configs("naive-prefix").values()
+    (frt,), (naive,) = configs("frt"), configs("naive-prefix")
     assert frt.override({"standard_weight": 0}) == naive
 
 
 def test_uniform_bits_differs_from_full_only_in_the_blocks(halves):
-    (uniform,), (full,) = configs("uniform-bits").values(), configs("multibit").values()
+    (uniform,), (full,) = configs("uniform-bits"), configs("multibit")
     assert uniform == full.override({"allocation": "uniform"})
     teacher = RelationTeacher.fit(halves[0].labels, full.alpha, full.eta, full.scales)
     models = build_model(halves[0], teacher, uniform), build_model(halves[0], teacher, full)
@@ -135,24 +137,34 @@ def test_uniform_bits_differs_from_full_only_in_the_blocks(halves):
     ("name", "changed"), [("single-scale", {"teacher"}), ("pairwise", {"alignment"}), ("frt-sbo", {"aligned"})]
 )
 def test_an_ablation_changes_one_setting(name, changed):
-    (config,) = configs(name).values()
+    (config,) = configs(name)
     assert {key for key, value in config.to_dict().items() if value != TINY.to_dict()[key]} == changed
 
 
-def test_separate_is_full_once_for_each_length():
-    assert configs("separate") == {str(bits): TINY.override({"lengths": (bits,)}) for bits in (8, 16)}
+def test_separate_is_full_once_for_each_length(halves):
+    joined = train(*halves, TINY, method="separate")
+    assert joined.model.layout.part(16) == slice(8, 24) and joined.model.models == 2
+    relaxed = joined.model.encode(halves[0].image, "image")
+    for bits in TINY.lengths:
+        one = train(*halves, TINY.override({"lengths": (bits,)}))
+        np.testing.assert_allclose(
+            relaxed[:, joined.model.layout.part(bits)], one.model.encode(halves[0].image, "image"), atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != "separate"])
-def test_every_other_method_is_one_model_for_all_lengths(name):
-    models = configs(name)
-    assert list(models) == ["."] and models["."].lengths == TINY.lengths
+def test_every_other_variant_is_one_model_for_all_lengths(name, halves):
+    assert find_method(name).lengths == "nested" and configs(name)[0].lengths == TINY.lengths
+
+
+def test_settings_of_multibit_are_for_its_own_methods():
+    assert method_of(TINY).name == "multibit" and method_of(TINY, "separate").lengths == "one"
 
 
 def test_a_method_keeps_the_other_settings():
     base = TINY.override({"alpha": 1.3, "seed": 7, "epochs": 9})
     for name in EXPECTED:
-        for config in configs(name, base).values():
+        for config in configs(name, base):
             assert (config.alpha, config.seed, config.epochs, config.hidden) == (1.3, 7, 9, 16)
 
 
@@ -162,7 +174,7 @@ def test_full_has_the_settings_of_the_paper():
 
 @pytest.mark.parametrize("name", ["multibit-plus", "pairwise", "frt"])
 def test_a_method_repeats_bit_for_bit_whatever_the_callers_random_state(name, halves):
-    (config,) = configs(name).values()
+    (config,) = configs(name)
     first = train(*halves, config)
     torch.manual_seed(99)
     assert_same_weights(first.model, train(*halves, config).model)
@@ -219,5 +231,5 @@ def test_an_unknown_method_is_refused_with_the_known_names():
 
 def test_a_settings_file_overrides_the_method_and_single_settings_override_both(tmp_path):
     (tmp_path / "run.toml").write_text('preset = "mirflickr"\ndropout = 0.4\n')
-    config = read_config(None, tmp_path / "run.toml", ["epochs=3"], 7, METHODS["multibit-plus"].settings)
+    config = read_config(METHODS["multibit-plus"], None, tmp_path / "run.toml", ["epochs=3"], 7)
     assert (config.alpha, config.dropout, config.input_dropout, config.epochs, config.seed) == (1.2, 0.4, 0.2, 3, 7)

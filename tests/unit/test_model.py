@@ -9,7 +9,7 @@ import torch
 from multibit import HashModel, Split
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_arrays, write_arrays
-from multibit.hashing import model as module
+from multibit.hashing import code_model as module
 
 SIZES = {"image": 20, "text": 12}
 
@@ -206,7 +206,7 @@ def test_a_loaded_model_has_equal_codes_and_fingerprint(blocks, tmp_path):
         x = features(20, modality)
         assert np.array_equal(loaded.encode(x, modality), model.encode(x, modality))
     assert loaded.fingerprint() == model.fingerprint() and len(loaded.fingerprint()) == 16
-    assert loaded.blocks == blocks and loaded.dropout == 0.25 and not loaded.training
+    assert loaded.blocks == blocks and loaded.sizes["dropout"] == 0.25 and not loaded.training
 
 
 def test_the_fingerprint_depends_on_every_weight():

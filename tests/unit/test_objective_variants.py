@@ -14,6 +14,7 @@ from scipy.stats import pearsonr
 
 from multibit import Config
 from multibit.hashing.methods import METHODS
+from multibit.hashing.methods.multibit import MULTIBIT_METHODS
 from multibit.hashing.objective import Objective, disagreement, standard_loss, straight_through
 
 LENGTHS, BLOCKS, RHO = (3, 7, 10), (4, 3, 3), (2.0, 0.7, 0.1)
@@ -204,7 +205,7 @@ def test_only_the_longest_length_is_aligned_by_that_setting():
     assert got == {name: pytest.approx(both, rel=1e-6) for name in ("prefix 10", "prefix", "total")} | {"scale": 0}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [method.name for method in MULTIBIT_METHODS])
 def test_names_line_up_with_values_in_every_method(name):
     image, text, teacher, related = problem(4)
     objective = build(**{"scale_weight": SCALE_WEIGHT, **METHODS[name].settings})
@@ -284,7 +285,7 @@ def test_without_rankings_of_signs_no_temperature_is_trained():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("items", [1, 2])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [method.name for method in MULTIBIT_METHODS])
 def test_the_smallest_batches_have_finite_values_and_gradients_in_every_method(name, items, dtype):
     image, text, teacher, related = problem(items)
     objective = build(**{"scale_weight": SCALE_WEIGHT, **METHODS[name].settings})

@@ -16,10 +16,11 @@ import torch
 from conftest import ITEMS, SMALL, plant, save_npz
 from multibit import RelationTeacher, Run, Split, runs, train
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
+from multibit.evaluation import protocol
 from multibit.files import only_writer, read_arrays, read_json, write_arrays, write_json
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
-from multibit.runs import STATE_FILE, RunRecord, Selection, read_history, require_alone, require_comparable
+from multibit.runs import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run, read_history, require_comparable
 
 FILES = {"history.jsonl", "model.safetensors", "run.json", "split.safetensors", "teacher.safetensors"}
 
@@ -63,6 +64,7 @@ def test_the_files_of_a_run_folder_and_their_content(finished, store, split):
         "epoch": 1 + int(np.argmax(scores)),
         "validation_mean_mAP": max(scores),
         "rule": "largest validation mean mAP",
+        "by_length": {},
     }
 
 
@@ -369,19 +371,6 @@ def test_the_method_is_recorded(method, store, split, tmp_path):
     assert run.config == METHODS[run.record.method].config(**tiny)
 
 
-def test_one_run_and_separate_models_do_not_share_a_folder(finished, copy, tmp_path, store, split):
-    with pytest.raises(DataError) as caught:
-        require_alone(copy, separate=True)
-    assert caught.value.file == copy
-    shutil.copytree(copy, tmp_path / "separate" / "16")
-    for refuse in (lambda folder: require_alone(folder, separate=False), Run.load):
-        with pytest.raises((DataError, FormatError)) as caught:
-            refuse(tmp_path / "separate")
-        assert caught.value.file == tmp_path / "separate" and "16" in str(caught.value)
-    with pytest.raises(DataError):
-        Run.create(tmp_path / "separate", store, split, SMALL)
-
-
 def test_runs_of_other_lengths_or_splits_are_not_comparable(finished, other_run, store, split, tmp_path):
     require_comparable(finished, finished)
     longer = Run.create(tmp_path / "longer", store, split, dataclasses.replace(SMALL, lengths=(6, 12), epochs=1))
@@ -405,14 +394,34 @@ def test_a_second_training_in_the_same_folder_is_refused(store, split, tmp_path)
     assert Run.create(tmp_path / "run", store, split, SMALL).folder == tmp_path / "run"  # the lock is gone
 
 
-def test_a_method_of_several_models_is_not_trained_as_one(store, split, tmp_path):
-    for make in (
-        lambda: train(store.take(split.train), method="separate", lengths=(8, 16)),
-        lambda: Run.create(tmp_path / "run", store, split, method="separate"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            make()
-        assert caught.value.option == "method"
+def test_a_model_for_each_length_is_one_run(store, split, tmp_path):
+    run = Run.create(tmp_path / "run", store, split, SMALL, method="separate")
+    assert sorted(path.name for path in run.folder.iterdir()) == sorted(RUN_FILES)  # no training state is left
+    assert run.lengths == SMALL.lengths and run.model.models == 2 and not run.model.layout.nested
+    assert set(run.record.selection.by_length) == {"6", "16"} and run.record.method == "separate"
+    assert {row["bits"] for row in read_history(run)} == {6, 16}
+    again = Run.load(run.folder)
+    assert again.model.fingerprint() == run.record.model and again.model.layout == run.model.layout
+
+
+def test_an_interrupted_model_for_each_length_is_resumed_bit_for_bit(store, split, tmp_path, monkeypatch):
+    whole = Run.create(tmp_path / "whole", store, split, SMALL, method="separate")
+    score, calls = protocol.selection_score, []
+
+    def stopping(*arguments):
+        calls.append(1)
+        if len(calls) == SMALL.epochs + 2:  # in the second epoch of the second length
+            raise KeyboardInterrupt
+        return score(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("multibit.hashing.train.selection_score", stopping)
+        Run.create(tmp_path / "cut", store, split, SMALL, method="separate")
+    assert is_run(tmp_path / "cut") and (tmp_path / "cut" / "training-state-6.pt").exists()
+    with pytest.raises(FormatError):
+        Run.load(tmp_path / "cut")
+    resumed = Run.create(tmp_path / "cut", store, split, SMALL, method="separate")
+    assert resumed.record.model == whole.record.model and read_history(resumed) == read_history(whole)
 
 
 def test_a_run_and_a_training_have_a_short_repr(finished, store, split):

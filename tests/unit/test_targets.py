@@ -11,7 +11,8 @@ from scipy.linalg import expm
 
 from multibit import Config, Run, Split, train
 from multibit.errors import MismatchError
-from multibit.hashing.loop import build_model, fit
+from multibit.hashing.loop import fit
+from multibit.hashing.methods.multibit import MultiBit
 from multibit.hashing.targets import LearnedTargets, Targets, build_targets
 from multibit.relation import TEACHERS, RelationTeacher, load_teacher, teacher_class
 from multibit.relation.teachers import LearnedWeights
@@ -150,11 +151,12 @@ def test_a_run_keeps_the_weights_that_it_learned(planted_store, tmp_path):
 
 
 def test_the_pull_is_in_the_loss_but_not_in_a_named_part(planted_pairs):
-    far = build_targets(LearnedWeights.fit(planted_pairs.labels, scales=2), planted_pairs.labels)
+    settings = TINY.override(LEARNED)
+    learner = MultiBit(planted_pairs, settings)
+    far = learner.targets
     far.logits.data = torch.tensor([-4.0, 4.0])  # so wrong that the pull outweighs the ranking
-    model = build_model(planted_pairs, far.teacher, TINY)
     before = far.pull().item()
-    fit(model, far, planted_pairs, TINY.override(LEARNED), None)
+    fit(learner, planted_pairs, settings, None)
     assert 0 < far.pull().item() < before
 
 
@@ -175,10 +177,9 @@ def train_all(pairs, config, stop_after=None, **options):
             raise Stopped
         return math.sin(1e4 * model.heads.weight.detach().double().sum().item())
 
-    teacher = teacher_class(config.teacher).fit(pairs.labels, config.alpha, config.eta, config.scales)
-    targets, model = build_targets(teacher, pairs.labels), build_model(pairs, teacher, config)
-    state = fit(model, targets, pairs, config, score, save_every=0, **options)
-    return state, {**state.best, "mixture": torch.tensor(getattr(targets.finished(), "mixture", 0.0))}
+    learner = MultiBit(pairs, config)
+    state = fit(learner, pairs, config, score, save_every=0, **options)
+    return state, {**state.best, "mixture": torch.tensor(getattr(learner.teacher, "mixture", 0.0))}
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from conftest import plant
-from multibit import Config, HashModel, Pairs, RelationTeacher, train
+from multibit import Config, HashModel, Pairs, train
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.hashing.code_model import check_device
 from multibit.hashing.encode import encode
-from multibit.hashing.loop import build_model, fit
+from multibit.hashing.loop import fit
 from multibit.hashing.methods import METHODS
-from multibit.hashing.targets import build_targets
-from multibit.hashing.train import check_device
+from multibit.hashing.methods.multibit import MultiBit
 
 SMALL = Config(
     lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=5, batch_size=32, learning_rate=3e-3, dropout=0.3
@@ -55,13 +55,12 @@ def same(first, second):
 
 
 def start(pairs, config=SMALL):
-    teacher = RelationTeacher.fit(pairs.labels, config.alpha, config.eta, config.scales, config.epsilon)
-    return build_model(pairs, teacher, config), build_targets(teacher, pairs.labels)
+    return MultiBit(pairs, config)
 
 
 def fit_small(pairs, score=None, config=SMALL, **kwargs):
-    model, targets = start(pairs, config)
-    return model, fit(model, targets, pairs, config, score, **kwargs)
+    learner = start(pairs, config)
+    return learner.model, fit(learner, pairs, config, score, **kwargs)
 
 
 def rugged(model):
@@ -119,7 +118,7 @@ def test_training_beats_chance_clearly_on_planted_data():
     config = dataclasses.replace(SMALL, epochs=15, dropout=0.0)
     result = train(training, validation, config)
     chance = (validation.labels.astype(int) @ training.labels.T > 0).mean()
-    untrained = slow_selection(start(training, config)[0], validation, training, config.lengths)
+    untrained = slow_selection(start(training, config).model, validation, training, config.lengths)
     assert result.state.best_score > chance + 0.25
     assert result.state.best_score > untrained + 0.2
     assert result.state.history[-1]["total"] < 0.7 * result.state.history[0]["total"]
@@ -147,10 +146,10 @@ def test_the_seed_determines_the_weights():
 def test_the_seed_determines_the_initial_weights_and_the_batches():
     pairs = planted(70)
     other = dataclasses.replace(SMALL, seed=43)
-    model, targets = start(pairs)
-    assert not same(weights(model), weights(start(pairs, other)[0]))
-    fit(model, targets, pairs, other, None)
-    assert not same(weights(model), weights(fit_small(pairs)[0]))
+    learner = start(pairs)
+    assert not same(weights(learner.model), weights(start(pairs, other).model))
+    fit(learner, pairs, other, None)
+    assert not same(weights(learner.model), weights(fit_small(pairs)[0]))
 
 
 @pytest.mark.parametrize("epoch", range(1, SMALL.epochs + 1))
@@ -353,7 +352,7 @@ def test_any_batch_size_fits_any_number_of_items(items, batch_size):
 
 def test_a_batch_of_one_item_changes_no_weight():
     pairs, config = planted(5), dataclasses.replace(SMALL, batch_size=1)
-    untrained = weights(start(pairs, config)[0])
+    untrained = weights(start(pairs, config).model)
     assert same(untrained, weights(fit_small(pairs, config=config)[0]))
 
 
@@ -454,10 +453,11 @@ def slow_prefix_loss(image, text, scores, bits, config):
 def test_the_history_is_the_mean_over_items_whatever_the_batches():
     pairs = planted(5)  # a batch of three items, then one of two
     still = dataclasses.replace(SMALL, epochs=1, dropout=0.0, batch_size=3, learning_rate=1e-30)
-    model, targets = start(pairs, still)
+    learner = start(pairs, still)
+    model = learner.model
     image, text = model.encode(pairs.image, "image").astype(float), model.encode(pairs.text, "text").astype(float)
-    scores = targets.teacher.scores(pairs.labels, pairs.labels)
-    row = fit(model, targets, pairs, still, None).history[0]
+    scores = learner.teacher.scores(pairs.labels, pairs.labels)
+    row = fit(learner, pairs, still, None).history[0]
     for bits in still.lengths:
         possible = [
             sum(
@@ -530,7 +530,7 @@ def test_encoding_takes_the_mean_of_all_texts_of_an_item():
         offsets,
         np.eye(4, dtype=np.uint8),
     )
-    model, _ = start(pairs)
+    model = start(pairs).model
     means = np.stack([pairs.text[offsets[i] : offsets[i + 1]].mean(axis=0) for i in range(4)])
     expected = model.encode(means, "text")
     assert np.abs(expected).min() > 1e-4  # no sign depends on rounding
@@ -580,15 +580,17 @@ def test_training_takes_neither_queries_nor_a_database():
         "state_file",
         "until",
         "save_every",
+        "workers",
         "progress",
         "settings",
     }
     assert set(inspect.signature(train).parameters) == allowed
     assert set(inspect.signature(fit).parameters) == {
-        "model", "targets", "training", "config", "score", "selection", "state_file", "until", "save_every",
+        "learner", "training", "settings", "score", "selection", "state_file", "until", "save_every", "label",
     }  # fmt: skip
     assert inspect.signature(fit).parameters["selection"].annotation == "str"  # a name for data, not the data
-    assert {field.name for field in dataclasses.fields(Pairs)} == {"image", "text", "offsets", "labels"}
+    features = {"image", "text", "offsets", "labels", "image_tokens", "text_tokens"}
+    assert {field.name for field in dataclasses.fields(Pairs)} == features
 
 
 def test_an_unknown_device_is_refused():
@@ -604,8 +606,8 @@ def test_a_missing_gpu_is_refused(monkeypatch):
     assert caught.value.option == "device" and "cuda" in caught.value.problem
 
 
-def test_a_complete_config_excludes_a_method_and_settings():
-    for given in ({"method": "multibit"}, {"epochs": 3}):
+def test_a_complete_config_excludes_a_preset_and_settings():
+    for given in ({"preset": "coco"}, {"epochs": 3}):
         with pytest.raises(ConfigError) as caught:
             train(planted(20), None, SMALL, **given)
         assert caught.value.option == "config" and next(iter(given)) in caught.value.problem
@@ -666,10 +668,9 @@ def test_a_preset_trains_the_papers_method_unless_one_is_named(given, alpha, plu
 
 
 def test_a_preset_and_a_complete_config_are_refused():
-    for given in ({"preset": "coco"}, {"method": "multibit"}):
-        with pytest.raises(ConfigError) as caught:
-            train(planted(20), config=SMALL, **given)
-        assert caught.value.option == "config" and next(iter(given)) in caught.value.problem
+    with pytest.raises(ConfigError) as caught:
+        train(planted(20), config=SMALL, preset="coco")
+    assert caught.value.option == "config" and "preset" in caught.value.problem
     for name, value in {"preset": "flickr", "until": 0}.items():
         with pytest.raises(ConfigError) as caught:
             train(planted(20), **{name: value})

@@ -79,11 +79,9 @@ def flags_of(verb: Any, *, in_file: bool = False) -> Callable[[str], str | None]
 
 
 def _is_setting(name: str) -> bool:
-    import dataclasses
+    from multibit.hashing.methods import METHODS
 
-    from multibit.config import Config
-
-    return name in {field.name for field in dataclasses.fields(Config)}
+    return any(hasattr(method.defaults, name) for method in METHODS.values())
 
 
 app = typer.Typer(

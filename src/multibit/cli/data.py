@@ -52,12 +52,12 @@ def demo(
     """
     from multibit.demo import run_demo
     from multibit.files import require_writable
-    from multibit.hashing.model import check_device
+    from multibit.hashing.code_model import check_device
 
     check_device(device.value)
     require_writable(out, folder=True)
     chosen = read_method(method, None, None)
-    config = read_config(None, None, settings, seed, chosen.settings)
+    config = read_config(chosen, None, None, settings, seed)
     typer.echo(describe_method(chosen))
     run_demo(out, config, stdout(), method=method, device=device.value)
 
@@ -249,6 +249,9 @@ def features(
         typer.Option(help="Import vectors computed elsewhere: an .npz, or a folder of image.npy, text.npy, ids.npy."),
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Name for how the vectors of --ready were computed.")] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Also keep the vectors of patches and words, for methods that read them.")
+    ] = False,
     update: Annotated[bool, typer.Option("--update", help="Add new items to the store; retry skipped ones.")] = False,
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images, or Ray workers.")] = 2,
@@ -261,8 +264,9 @@ def features(
     from multibit.data.manifest import read_manifest
     from multibit.features.extract import extract_features
     from multibit.features.load import load_image_encoder, load_text_encoder
+    from multibit.features.tokens import describe_tokens
     from multibit.files import require_writable
-    from multibit.hashing.model import check_device
+    from multibit.hashing.code_model import check_device
 
     check_device(device.value)
     if ready and update:
@@ -270,6 +274,12 @@ def features(
             "cannot be combined with --ready: vectors computed elsewhere are not added to a store.",
             option="update",
             hint="Put all vectors into one file and write a new store.",
+        )
+    if ready and tokens:
+        raise ConfigError(
+            "no effect with --ready: tokens are taken from its arrays.",
+            option="tokens",
+            hint="Leave it out; arrays image_tokens and text_tokens are kept.",
         )
     require_writable(out, folder=True)
     dataset = read_manifest(
@@ -282,9 +292,12 @@ def features(
     options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
     image_side = load_image_encoder(image_encoder, device.value, **options)
     text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
-    store = extract_features(dataset, image_side, text_side, out, workers=workers, update=update, engine=engine.value)
+    options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
+    store = extract_features(dataset, image_side, text_side, out, **options)
     done = "Wrote" if not before else "Updated" if update else "Kept"
     typer.echo(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
+    if store.tokens:
+        typer.echo(f"  tokens: {describe_tokens(store.token_shapes)}")
     if store.truncated:
         limit = store.recipe.text.text_limit
         typer.echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")

@@ -38,7 +38,7 @@ from multibit.cli.options import (
     require_ending,
     show,
 )
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError
 
 if TYPE_CHECKING:
     from multibit.data import Split
@@ -63,35 +63,26 @@ def train(
     groups: GroupsOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
-    """Train one model that serves every code length.
+    """Train a method: by default one model for all code lengths.
 
     It is trained on the training rows of a split; query and database rows take no part. A preset of one of the paper's
-    datasets trains the paper's method, multibit, unless --method names another. If interrupted, run the same command
-    again to resume.
+    datasets trains the paper's method, multibit, unless --method names another. A method of one length trains a model
+    for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
+    from multibit.codes.compiling import processors
     from multibit.files import require_writable
-    from multibit.runs import Run, require_alone
+    from multibit.runs import Run, describe_code
 
     chosen = read_method(method, preset, config)
-    resolved = read_config(preset, config, settings, seed, chosen.settings)
+    resolved = read_config(chosen, preset, config, settings, seed)
     require_writable(out, folder=True)
-    require_alone(out, separate=chosen.separate)
     store, rows = _open_split(features, split, groups, queries, training, validation)
     typer.echo(describe_method(chosen))
     typer.echo(f"Split {rows.describe()}")
-    for name, each in chosen.models(resolved).items():
-        finished = chosen.separate and (out / name / "run.json").exists()  # of an interrupted series
-        run = (
-            Run.load(out / name)
-            if finished
-            else Run.create(out / name, store, rows, each, method=chosen.name, device=device.value)
-        )
-        if run.config != each or run.split.fingerprint() != rows.fingerprint():
-            raise DataError(
-                "holds a run of other settings.", file=out / name, hint="Choose another folder or delete it first."
-            )
-        selection = run.record.selection
-        typer.echo(f"Wrote {out / name}: {run.model.bits}-bit code, best epoch {selection.epoch} ({selection.rule})")
+    workers = processors() if device is Device.cpu else 1
+    run = Run.create(out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers)
+    code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
+    typer.echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
 
 
 def select(
@@ -132,9 +123,9 @@ def select(
         if name in given:
             hint = f"Leave it out; `{name}` sets the values to choose from."
             raise ConfigError(f"{name} is what is chosen here.", option="settings", hint=hint)
-    resolved = read_config(preset, config, settings, seed, chosen.settings)
-    if chosen.separate:  # the model of the length that is compared
-        resolved = chosen.models(resolved)[str(length_near(resolved.lengths))]
+    resolved = read_config(chosen, preset, config, settings, seed)
+    if chosen.lengths == "one":  # the model of the length that is compared
+        resolved = resolved.override({"lengths": (length_near(resolved.lengths),)})
     alphas = GRID_ALPHA if alpha is None else numbers(alpha, "alpha", float)
     etas = GRID_ETA if eta is None else numbers(eta, "eta", float)
     require_writable(out, folder=True)

@@ -13,11 +13,8 @@ import typer
 from multibit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
 
-    from multibit.config import Config
     from multibit.hashing.methods import Method
     from multibit.table import Table
 
@@ -121,14 +118,14 @@ def show(table: Table) -> None:
 
 def read_method(name: str | None, preset: str | None, file: Path | None) -> Method:
     """The named method, else that of the preset, which a settings file can name."""
-    from multibit.config import Config
+    from multibit.config import preset_of
     from multibit.hashing.methods import choose_method
 
     if preset and file:
         raise ConfigError(
             "cannot be combined with --config.", option="preset", hint="A settings file can name its preset."
         )
-    return choose_method(name, Config.preset_of(file) if file else preset)
+    return choose_method(name, preset_of(file) if file else preset)
 
 
 def describe_method(method: Method) -> str:
@@ -141,18 +138,11 @@ def describe_method(method: Method) -> str:
 
 
 def read_config(
-    preset: str | None,
-    file: Path | None,
-    settings: list[str] | None,
-    seed: int | None,
-    method: Mapping[str, Any] | None = None,
-) -> Config:
-    """The preset, overridden by the method, then by the file, then by single settings."""
-    from multibit.config import Config
-
-    base = Config.load(file, method) if file else Config.preset(preset or "default").override(method or {})
+    method: Method, preset: str | None, file: Path | None, settings: list[str] | None, seed: int | None
+) -> Any:
+    """The settings of a method: those of a preset, overridden by the file, then by single settings."""
     seeded = {} if seed is None else {"seed": seed}
-    return base.override({**pairs(settings, "settings"), **seeded})
+    return method.configure(preset, file, {**pairs(settings, "settings"), **seeded})
 
 
 def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:

@@ -14,7 +14,6 @@ from multibit.cli.options import (
     SetOption,
     numbers,
     pairs,
-    read_config,
     refuse_unused,
     show,
     stdout,
@@ -22,8 +21,8 @@ from multibit.cli.options import (
 from multibit.errors import ConfigError
 
 NOT_JOINED = (
-    "table", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training", "validation",
-    "device",
+    "table", "methods", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training",
+    "validation", "device",
 )  # fmt: skip
 """Options of `reproduce` that have no effect when finished reproductions are joined."""
 
@@ -53,7 +52,14 @@ def reproduce(
         "multibit-reproduction"
     ),
     table: Annotated[
-        list[str] | None, typer.Option(help="Only this table or figure; --list shows the names. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Only this table or figure; --list shows the names, sota is all that compare methods. Repeatable."
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Compared methods to show, comma-separated. Default: all with --table sota, else none."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables and figures, and exit.")] = False,
     seeds: Annotated[
@@ -82,10 +88,20 @@ def reproduce(
     Each number is printed next to the paper's. --preset names the paper's dataset; without it there is no column of
     the paper. If interrupted, run the same command again: trained runs are kept.
     """
+    from multibit.codes.compiling import processors
+    from multibit.config import Config
     from multibit.files import require_writable
-    from multibit.hashing.model import check_device
+    from multibit.hashing.code_model import check_device
     from multibit.paper.join import join
-    from multibit.paper.reproduce import QUICK, choose, entries_table, open_subject, reproduce_all, require_plan
+    from multibit.paper.reproduce import (
+        QUICK,
+        choose,
+        compared_methods,
+        entries_table,
+        open_subject,
+        reproduce_all,
+        require_plan,
+    )
     from multibit.paper.reproduction import Reproduction
     from multibit.table import counted
 
@@ -103,17 +119,19 @@ def reproduce(
         )
     source = data[0] if data else None
     names = choose(table or [], quick=quick)
+    given = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     require_writable(out, folder=True)
     check_device(device.value)
     if "seed" in pairs(settings, "settings"):
         raise ConfigError("is not a setting of a reproduction.", option="seed", hint="Use `seeds`.")
-    config = read_config(preset, None, settings, None, QUICK if quick else None)
+    config = Config.preset(preset or "default").override({**(QUICK if quick else {}), **pairs(settings, "settings")})
     wanted = numbers(seeds, "seeds", int)
     require_plan(config, wanted)
     if labels_key and (source is None or source.suffix != ".npz"):
         raise ConfigError(f"names the labels in an .npz, got {source or 'the sample'}.", option="labels_key")
     subject = open_subject(source or _sample_features(out), labels_key, None if preset == "default" else preset)
     sizes = {"query": queries, "train": training, "validation": validation}
+    compared = compared_methods(given, table or [], subject.store)
     made = Reproduction(
         subject,
         out,
@@ -122,6 +140,8 @@ def reproduce(
         say=typer.echo,
         sizes={role: size for role, size in sizes.items() if size is not None} or None,
         text_encoder=text_encoder,
+        workers=processors() if device is Device.cpu else 1,
+        compared=compared,
     )
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     typer.echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")

@@ -43,11 +43,18 @@ def index(
 ) -> None:
     """Build or update a searchable index.
 
-    One file per modality. A running search is not disturbed, and a crash leaves either the old index or the new one.
+    One file per modality, and per length where the run has a code for each length. A running search is not disturbed,
+    and a crash leaves either the old index or the new one.
     """
-    from multibit.codes import MODALITIES
     from multibit.files import require_writable
-    from multibit.pipeline import build_indices, index_path, open_features, require_own_features, update_indices
+    from multibit.pipeline import (
+        build_indices,
+        index_names,
+        index_path,
+        open_features,
+        require_own_features,
+        update_indices,
+    )
     from multibit.runs import Run
 
     if remove and (update or features):
@@ -58,7 +65,7 @@ def index(
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = Run.load(run)
     folder = out or run / "index"
-    paths = {modality: index_path(folder, modality) for modality in MODALITIES}
+    paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
     for path in paths.values():
         require_writable(path, unlike=(features,))
@@ -74,20 +81,20 @@ def index(
             built = update_indices(loaded, store, folder, rows)
         else:
             built = build_indices(loaded, store, rows, engine=engine.value)
-            for modality, path in paths.items():
-                built[modality].save(path)
-    for modality, path in paths.items():
-        typer.echo(f"Wrote {path}: {len(built[modality]):,} items")
+            for name, path in paths.items():
+                built[name].save(path)
+    for name, path in paths.items():
+        typer.echo(f"Wrote {path}: {len(built[name]):,} items")
 
 
-def _remove(paths: Mapping[Modality, Path], ids: list[str]) -> dict[Modality, Index]:
+def _remove(paths: Mapping[str, Path], ids: list[str]) -> dict[str, Index]:
     from multibit.search import Index
 
-    edited: dict[Modality, Index] = {}
-    for modality, path in paths.items():
+    edited: dict[str, Index] = {}
+    for name, path in paths.items():
         with Index.editing(path) as index:
             index.remove(ids)
-        edited[modality] = index
+        edited[name] = index
     return edited
 
 
@@ -162,8 +169,8 @@ def search(
         require_writable(sheet, unlike=(image,))
     loaded = Run.load(run)
     searched: Modality = modality or ("text" if image else "image")
-    found = open_index(loaded, index or run / "index", searched)
-    values = encode_image(loaded, image) if image else encode_text(loaded, query)
+    found = open_index(loaded, index or run / "index", searched, bits)
+    values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
     conditions = found.payloads.read_conditions(pairs(where, "where")) or None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)

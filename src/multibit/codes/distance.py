@@ -1,4 +1,7 @@
-"""Exact Hamming distances and exact nearest codes at any prefix length: the typed interface of the kernels."""
+"""Exact Hamming distances and exact nearest codes at any prefix length: the typed interface of the kernels.
+
+The rows of a result are items. Where they have several views, their distance is that of their nearest pair of codes.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +74,15 @@ def common_length(a: Codes, b: Codes, bits: int | None) -> int:
 
 
 def hamming_distances(a: Codes, b: Codes, bits: int | None = None, *, threads: int | None = None) -> NDArray[np.uint16]:
-    """Hamming distance of every pair.
+    """Hamming distance of every pair of items.
 
     Args:
-        a: Q codes. b: N codes.
+        a: codes of Q items. b: codes of N items; each side may have several views.
         bits: prefix length, 1 to B; the full length when None.
         threads: all processors when None.
 
     Returns:
-        (Q, N) uint16, number of differing bits (`eq:hamming-distance`).
+        (Q, N) uint16, number of differing bits (`eq:hamming-distance`), of the nearest pair of views.
 
     Raises:
         DataError: `bits` is longer than the codes.
@@ -89,6 +92,8 @@ def hamming_distances(a: Codes, b: Codes, bits: int | None = None, *, threads: i
         >>> b = Codes.binarize([[1, 1, 1, 1], [1, -1, -1, -1]])
         >>> hamming_distances(a, b), hamming_distances(a, b, bits=2)
         (array([[0, 3]], dtype=uint16), array([[0, 1]], dtype=uint16))
+        >>> hamming_distances(a, Codes.binarize([[[1, -1, -1, -1], [1, 1, 1, 1]]]))  # one item with two codes
+        array([[0]], dtype=uint16)
     """
     scan = scan_of(a, b, common_length(a, b, bits))
     out = np.empty((len(a), len(b)), np.uint16)
@@ -229,13 +234,15 @@ def nearest_relaxed(
         ScoredRows with min(k, allowed rows) columns.
 
     Raises:
-        DataError: values of another width or not finite, k < 1, candidates < k, or `bits` longer than the codes.
+        DataError: values of another width or not finite, k < 1, candidates < k, `bits` longer than the codes, or items
+            with several views, for which the score is not defined.
 
     Example:
         >>> codes = Codes.binarize([[1, 1], [-1, 1], [1, -1]])
         >>> nearest_relaxed([[0.9, 0.1]], codes, k=3).rows
         array([[0, 2, 1]])
     """
+    database.require_one_view("Asymmetric search", "Search with the binary codes: `nearest`.")
     length = database.check_length(bits)
     array = _check_relaxed(values, length)
     check_k(k)
@@ -264,8 +271,8 @@ def nearest_relaxed(
 
 def scan_of(queries: Codes, database: Codes, length: int, allowed: Allowed = None) -> Scan:
     """What the kernels compare at a prefix length."""
-    turned = np.ascontiguousarray(queries.planes(length).T)  # (Q, W)
-    return Scan(turned, database.planes(length), last_mask(length), _as_mask(allowed))
+    turned = np.ascontiguousarray(queries.planes(length).T)  # (Q A, W)
+    return Scan(turned, database.planes(length), last_mask(length), _as_mask(allowed), queries.views, database.views)
 
 
 def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Labels, as_labels, row_numbers
+from multibit.codes.layout import Layout
 from multibit.codes.packing import Codes
 from multibit.errors import DataError, require_known
 
@@ -29,6 +30,7 @@ class CodedItems:
     Attributes:
         image, text: N codes each. labels: (N, C) uint8 multi-hot.
         relaxed: modality -> (N, B) float32 values before the sign; empty where only the codes are known.
+        layout: where the code of each length is; None for one nested code.
 
     Raises:
         DataError: counts that differ, or labels other than 0 and 1.
@@ -43,6 +45,7 @@ class CodedItems:
     text: Codes
     labels: Labels
     relaxed: Mapping[Modality, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         counts = [len(self.image), len(self.text), len(self.labels), *map(len, self.relaxed.values())]
@@ -54,15 +57,17 @@ class CodedItems:
         object.__setattr__(self, "labels", as_labels(self.labels))
 
     @classmethod
-    def binarize(cls, relaxed: Mapping[Modality, ArrayLike], labels: ArrayLike) -> CodedItems:
+    def binarize(
+        cls, relaxed: Mapping[Modality, ArrayLike], labels: ArrayLike, layout: Layout | None = None
+    ) -> CodedItems:
         """Binarise the relaxed values of both modalities, and keep them.
 
         Args:
-            relaxed: modality -> (N, B) values. labels: (N, C) multi-hot.
+            relaxed: modality -> (N, B) values. labels: (N, C) multi-hot. layout: of the code; nested when None.
         """
         values = {modality: np.asarray(relaxed[modality], np.float32) for modality in MODALITIES}
         image, text = (Codes.binarize(values[modality]) for modality in MODALITIES)
-        return cls(image, text, np.asarray(labels), values)
+        return cls(image, text, np.asarray(labels), values, layout)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,7 +88,29 @@ class CodedItems:
         """
         index = row_numbers(rows, len(self))
         relaxed = {modality: values[index] for modality, values in self.relaxed.items()}
-        return CodedItems(self.image.take(index), self.text.take(index), self.labels[index], relaxed)
+        return CodedItems(self.image.take(index), self.text.take(index), self.labels[index], relaxed, self.layout)
+
+    def at(self, bits: int) -> CodedItems:
+        """The items with the code whose prefix is that of `bits` bits: themselves, where the code is nested.
+
+        Relaxed values of items with several views are left out: what compares them, such as asymmetric scores and the
+        quantisation loss, is defined for one code per item.
+
+        Raises:
+            DataError: `bits` is longer than the codes.
+
+        Example:
+            >>> relaxed = {"image": [[0.9, -0.2, 0.3]], "text": [[0.1, 0.4, -0.5]]}
+            >>> items = CodedItems.binarize(relaxed, [[1]], Layout((1, 2), nested=False))
+            >>> items.at(2).image.to_signs(), items.at(1).image.to_signs()
+            (array([[-1,  1]], dtype=int8), array([[1]], dtype=int8))
+        """
+        if self.layout is None or (self.layout.nested and self.layout.views == 1):
+            return self
+        part, views = self.layout.part(bits), self.layout.views
+        image, text = (self.codes(modality).columns(part, views) for modality in MODALITIES)
+        relaxed = {modality: values[:, part] for modality, values in self.relaxed.items() if views == 1}
+        return CodedItems(image, text, self.labels, relaxed)
 
 
 MIDDLE = 64

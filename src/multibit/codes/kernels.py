@@ -1,7 +1,8 @@
 """Compiled inner loops over packed codes: distances, the nearest rows, counts.
 
-Every kernel takes a range of queries, as `codes.compiling` distributes them. Shapes: Q queries, N database rows, W
-words of a prefix.
+Every kernel takes a range of queries, as `codes.compiling` distributes them. Shapes: Q queries with A codes each, N
+database rows with V codes each, W words of a prefix. A and V are 1 except for codes with several views, where the
+distance of a query and a row is the smallest of their A x V pairs of codes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ class Scan(NamedTuple):
     """What a kernel compares: queries with a database, at one prefix length.
 
     Attributes:
-        queries: (Q, W) uint16. planes: (W, N) uint16, `Codes.words` cut to the prefix.
+        queries: (Q A, W) uint16. planes: (W, N V) uint16, `Codes.words` cut to the prefix.
         mask: uint16, the bits of the last word that belong to the prefix.
         allowed: (N,) uint8, 0 where a row must not be found; (0,) when every row may be.
+        asked, views: A and V, the codes of one query and of one row.
     """
 
     queries: Any
     planes: Any
     mask: Any
     allowed: Any
+    asked: int
+    views: int
 
 
 class Found(NamedTuple):
@@ -128,8 +132,36 @@ def fill_distances(planes: Any, queries: Any, q: int, mask: Any, start: int, dis
 
 
 @compiled
+def fill_least(scan: Any, q: int, start: int, distances: Any, limit: int) -> bool:
+    """As `fill_distances`, for codes with several views: distances of query q to the rows, each of the nearest pair.
+
+    The callers use `fill_distances` where both sides have one view: even a call in between costs `nearest` a fifth.
+    """
+    planes, queries, mask, asked, views = scan.planes, scan.queries, scan.mask, scan.asked, scan.views
+    step = max(CHUNK // views, 1)  # rows whose codes stay in the first-level cache
+    least, other = np.empty(step * views, np.uint16), np.empty(step * views, np.uint16)
+    for begin in range(0, len(distances), step):
+        near = distances[begin : begin + step]
+        first, codes = (start + begin) * views, len(near) * views
+        fill_distances(planes, queries, q * asked, mask, first, least[:codes], 0)
+        for a in range(1, asked):
+            fill_distances(planes, queries, q * asked + a, mask, first, other[:codes], 0)
+            for i in range(codes):
+                least[i] = min(least[i], other[i])
+        for i in range(len(near)):
+            smallest = least[i * views]
+            for v in range(1, views):
+                smallest = min(smallest, least[i * views + v])
+            near[i] = smallest
+    return _any_below(distances, np.uint16(limit))  # type: ignore[no-any-return]
+
+
+@compiled
 def all_distances_of(scan: Any, q: int, distances: Any) -> None:
     """Distances of one query to every row, chunk by chunk."""
+    if scan.asked * scan.views > 1:
+        fill_least(scan, q, 0, distances, 0)
+        return
     for start in range(0, len(distances), CHUNK):
         fill_distances(scan.planes, scan.queries, q, scan.mask, start, distances[start : start + CHUNK], 0)
 
@@ -173,8 +205,9 @@ def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
         limit: rows at this distance or further must not be found.
     """
     planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
+    single, count_rows = scan.asked * scan.views == 1, planes.shape[1] // scan.views
     out_rows, out_distances, out_count = found.rows, found.values, found.counts
-    count_rows, k = planes.shape[1], out_rows.shape[1]
+    k = out_rows.shape[1]
     capacity = max(2 * k, k + 4 * CHUNK)
     batch = max(1, min(BATCH, CANDIDATES // capacity, last - first))
     rows, distances = np.empty((batch, capacity), np.int64), np.empty((batch, capacity), np.uint16)
@@ -187,7 +220,12 @@ def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
         for start in range(0, count_rows, CHUNK):
             part = chunk[: min(CHUNK, count_rows - start)]
             for b in range(size):
-                if not fill_distances(planes, queries, begin + b, mask, start, part, cut[b]):
+                near_enough = (
+                    fill_distances(planes, queries, begin + b, mask, start, part, cut[b])
+                    if single
+                    else fill_least(scan, begin + b, start, part, cut[b])
+                )
+                if not near_enough:
                     continue
                 if len(allowed):
                     _drop(part, allowed[start : start + len(part)], limit)
@@ -270,11 +308,15 @@ def _sort_by_distance(rows: Any, distances: Any, limit: int, out_rows: Any, out_
 def count_distances(first: int, last: int, scan: Any, out: Any) -> None:
     """Count the rows at each distance from queries first..last, into out (Q, bits + 1) int64."""
     planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
+    single, count_rows = scan.asked * scan.views == 1, planes.shape[1] // scan.views
     chunk = np.empty(CHUNK, np.uint16)
     for q in range(first, last):
-        for start in range(0, planes.shape[1], CHUNK):
-            part = chunk[: min(CHUNK, planes.shape[1] - start)]
-            fill_distances(planes, queries, q, mask, start, part, 0)
+        for start in range(0, count_rows, CHUNK):
+            part = chunk[: min(CHUNK, count_rows - start)]
+            if single:
+                fill_distances(planes, queries, q, mask, start, part, 0)
+            else:
+                fill_least(scan, q, start, part, 0)
             for i in range(len(part)):
                 if not len(allowed) or allowed[start + i]:
                     out[q, part[i]] += 1
@@ -288,11 +330,17 @@ def place_within(first: int, last: int, scan: Any, limit: int, place: Any, rows:
         place: (Q, limit) int64, the next position in rows and distances for each distance; advanced in place.
     """
     planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
+    single, count_rows = scan.asked * scan.views == 1, planes.shape[1] // scan.views
     chunk = np.empty(CHUNK, np.uint16)
     for q in range(first, last):
-        for start in range(0, planes.shape[1], CHUNK):
-            part = chunk[: min(CHUNK, planes.shape[1] - start)]
-            if not fill_distances(planes, queries, q, mask, start, part, limit):
+        for start in range(0, count_rows, CHUNK):
+            part = chunk[: min(CHUNK, count_rows - start)]
+            near_enough = (
+                fill_distances(planes, queries, q, mask, start, part, limit)
+                if single
+                else fill_least(scan, q, start, part, limit)
+            )
+            if not near_enough:
                 continue
             for i in range(len(part)):
                 if part[i] < limit and (not len(allowed) or allowed[start + i]):

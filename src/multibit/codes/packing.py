@@ -3,6 +3,9 @@
 A code is cut into words of 16 bits, and each word of all items is stored in one array, a plane: row w of `Codes.words`
 holds bits 16 w .. 16 w + 15. A search at B bits reads only the ceil(B / 16) planes of its prefix, and contiguous words
 of equal width vectorise best. Inside a word the first bit is the lowest; bits past the length are 0.
+
+An item may have several codes, its views: the distance of two items is then the smallest over all pairs of a view of
+the one and a view of the other. The views of item i are the columns i V .. i V + V - 1 of `Codes.words`.
 """
 
 from __future__ import annotations
@@ -22,19 +25,25 @@ from multibit.errors import DataError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
 WORD = 16
+VERSION = 2  # of a file of codes with several views; the others are written as version 1
 _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)).reshape(256, 8), axis=1, bitorder="little")[:, 0]
 """Each byte with its bits reversed: converts between lowest-first (here) and highest-first (numpy)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """N packed binary codes of `bits` bits each, of which every prefix is the code of that length.
+    """The packed binary codes of N items, of `bits` bits each, of which every prefix is the code of that length.
 
-    Create them with `Codes.binarize` (from relaxed or +-1 values) or `Codes.from_bits` (from 0/1 values).
+    Create them with `Codes.binarize` (from relaxed or +-1 values) or `Codes.from_bits` (from 0/1 values): (N, B) of
+    them, or (N, V, B) where every item has V codes, its views.
 
     Attributes:
-        words: (ceil(bits / 16), N) uint16; the order of bits is described in the module.
+        words: (ceil(bits / 16), N V) uint16; the order of bits is described in the module.
         bits: length of the code, 1 to 1,024.
+        views: V, the codes of each item.
+
+    Raises:
+        DataError: the codes are not a whole number of items.
 
     Example:
         >>> codes = Codes.binarize([[0.3, -0.2, 0.0, -1.0], [-1, -1, 1, 1]])
@@ -46,19 +55,26 @@ class Codes:
         >>> codes.prefix(2).to_signs()
         array([[ 1, -1],
                [-1, -1]], dtype=int8)
+        >>> Codes.from_bits([[[1, 0], [1, 1]], [[0, 0], [1, 0]], [[0, 1], [1, 1]]])
+        Codes(3 items, 2 bits, 2 views)
     """
 
     words: NDArray[np.uint16]
     bits: int
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if self.views < 1 or self.words.shape[1] % self.views:
+            raise DataError(f"{self.words.shape[1]} codes are not items of {self.views} each.", field="views")
 
     @classmethod
     def binarize(cls, values: ArrayLike) -> Codes:
-        """Binarise (N, B) real values: bit 1 where value >= 0, so sign(0) = +1.
+        """Binarise (N, B) or (N, V, B) real values: bit 1 where value >= 0, so sign(0) = +1.
 
         Raises:
-            DataError: not a matrix of 1 to 1,024 columns, a NaN, or a 0/1 array (use `from_bits` for those).
+            DataError: another shape, or not 1 to 1,024 columns, a NaN, or a 0/1 array (use `from_bits` for those).
         """
-        array = _matrix(values)
+        array, views = _matrix(values)
         if array.dtype.kind in "bu" or (array.dtype.kind == "i" and set(np.unique(array)) == {0, 1}):
             raise DataError(
                 f"0/1 values of type {array.dtype} have no sign.",
@@ -68,16 +84,16 @@ class Codes:
         if array.dtype.kind == "f" and np.isnan(array).any():
             row, column = np.argwhere(np.isnan(array))[0]
             raise DataError(f"row {row}, column {column} is NaN, so it has no sign.", field="values")
-        return cls._pack(array >= 0)
+        return cls._pack(array >= 0, views)
 
     @classmethod
     def from_bits(cls, values: ArrayLike) -> Codes:
-        """Pack (N, B) values 0 or 1 (or bool).
+        """Pack (N, B) or (N, V, B) values 0 or 1 (or bool).
 
         Raises:
-            DataError: not a matrix of 1 to 1,024 columns, or a value other than 0 and 1.
+            DataError: another shape, not 1 to 1,024 columns, or a value other than 0 and 1.
         """
-        array = _matrix(values)
+        array, views = _matrix(values)
         wrong = (array != 0) & (array != 1)
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
@@ -86,40 +102,44 @@ class Codes:
                 field="values",
                 hint="Binarise +-1 or real values with Codes.binarize.",
             )
-        return cls._pack(array == 1)
+        return cls._pack(array == 1, views)
 
     @classmethod
-    def _pack(cls, bits: NDArray[np.bool_]) -> Codes:
-        return cls(_words(np.packbits(bits, axis=1, bitorder="little")), bits.shape[1])
+    def _pack(cls, bits: NDArray[np.bool_], views: int) -> Codes:
+        return cls(_words(np.packbits(bits, axis=1, bitorder="little")), bits.shape[1], views)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Codes]) -> Codes:
-        """Join codes of one length, in order.
+        """Join codes of one length and one number of views, in order.
 
         Raises:
-            DataError: no part, or parts of different lengths.
+            DataError: no part, or parts of different lengths or views.
         """
-        lengths = {part.bits for part in parts}
+        lengths, views = ({getattr(part, name) for part in parts} for name in ("bits", "views"))
         if len(lengths) != 1:
             raise DataError(f"need codes of one length to concatenate, got {sorted(lengths) or 'none'} bits.")
-        return cls(np.concatenate([part.words for part in parts], axis=1), lengths.pop())
+        if len(views) != 1:
+            raise DataError(f"need one number of codes per item to concatenate, got {sorted(views)}.")
+        return cls(np.concatenate([part.words for part in parts], axis=1), lengths.pop(), views.pop())
 
     def __len__(self) -> int:
-        return int(self.words.shape[1])
+        return int(self.words.shape[1]) // self.views
 
     def __repr__(self) -> str:
-        return f"Codes({len(self)} items, {self.bits} bits)"
+        views = f", {self.views} views" if self.views > 1 else ""
+        return f"Codes({len(self)} items, {self.bits} bits{views})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Codes):
             return NotImplemented
-        return self.bits == other.bits and np.array_equal(self.words, other.words)
+        same = (self.bits, self.views) == (other.bits, other.views)
+        return same and np.array_equal(self.words, other.words)
 
     __hash__ = None  # type: ignore[assignment]  # compared by value, so not hashable
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed payload."""
+        """Bytes of the packed payload, all views together."""
         return self.words.nbytes
 
     def prefix(self, bits: int) -> Codes:
@@ -131,19 +151,56 @@ class Codes:
         planes = self.planes(self.check_length(bits))
         if bits % WORD and bits != self.bits:
             planes = np.concatenate([planes[:-1], planes[-1:] & last_mask(bits)])
-        return Codes(planes, bits)
+        return Codes(planes, bits, self.views)
+
+    def columns(self, part: slice, views: int = 1) -> Codes:
+        """The codes of some consecutive bits, or several codes of them that are side by side there.
+
+        Args:
+            part: first bit and one past the last. views: codes in this part, of equal length.
+
+        Raises:
+            DataError: a part that is empty, past the end, or not a whole number of codes.
+
+        Example:
+            >>> codes = Codes.from_bits([[1, 0, 1, 1]])
+            >>> codes.columns(slice(1, 3)).to_bits(), codes.columns(slice(0, 4), views=2).to_bits().tolist()
+            (array([[0, 1]], dtype=uint8), [[[1, 0], [1, 1]]])
+        """
+        start, width = part.start or 0, self.check_length(part.stop) - (part.start or 0)
+        if width < 1 or views < 1 or width % views:
+            raise DataError(f"bits {start} to {part.stop} are not {views} codes of equal length.", option="part")
+        if not start and views == 1:
+            return self.prefix(width)
+        bits = width // views
+        cut = [self._cut(start + view * bits, bits) for view in range(views)]  # (W, N) each
+        return Codes(np.stack(cut, axis=2).reshape(len(cut[0]), -1), bits, views * self.views)
+
+    def _cut(self, start: int, bits: int) -> NDArray[np.uint16]:
+        """(W, N) words of the codes of bits start .. start + bits - 1."""
+        first, shift = divmod(start, WORD)
+        count = -(-bits // WORD)
+        planes = self.words[first : first + count] >> np.uint16(shift)
+        if shift:
+            after = self.words[first + 1 : first + 1 + count]
+            planes[: len(after)] |= after << np.uint16(WORD - shift)
+        planes[-1] &= last_mask(bits)
+        return planes
 
     def planes(self, bits: int) -> NDArray[np.uint16]:
-        """(W, N) words of a prefix; of the last word only the bits of `last_mask(bits)` belong to it."""
+        """(W, N V) words of a prefix; of the last word only the bits of `last_mask(bits)` belong to it."""
         return self.words[: -(-bits // WORD)]
 
     def take(self, rows: ArrayLike) -> Codes:
-        """The codes of some rows, in the order given, or those where a mask is true.
+        """The codes of some items, in the order given, or those where a mask is true.
 
         Raises:
             DataError: rows that are not integers in 0..N-1.
         """
-        return Codes(np.ascontiguousarray(self.words[:, row_numbers(rows, len(self))]), self.bits)
+        index = row_numbers(rows, len(self))
+        if self.views > 1:
+            index = (index[:, None] * self.views + np.arange(self.views)).ravel()
+        return Codes(np.ascontiguousarray(self.words[:, index]), self.bits, self.views)
 
     def check_length(self, bits: int | None) -> int:
         """`bits`, or the full length when None.
@@ -159,51 +216,81 @@ class Codes:
             raise DataError(f"must be a whole number from 1 to {self.bits}, got {bits!r}.", option="bits")
         return int(bits)
 
+    def require_one_view(self, what: str, instead: str) -> None:
+        """Refuse items with several codes where only one is defined.
+
+        Args:
+            what: needs one code per item. instead: hint, what serves several.
+
+        Raises:
+            DataError: more than one view.
+
+        Example:
+            >>> Codes.from_bits([[[1], [0]]]).require_one_view("A .faiss file", "Search with `nearest`.")
+            Traceback (most recent call last):
+                ...
+            multibit.errors.DataError: codes: A .faiss file needs one code per item, got 2. Search with `nearest`.
+        """
+        if self.views > 1:
+            raise DataError(f"{what} needs one code per item, got {self.views}.", field="codes", hint=instead)
+
     def to_bits(self) -> NDArray[np.uint8]:
-        """Unpack to (N, B) values 0 or 1."""
-        return np.unpackbits(self._bytes(), axis=1, bitorder="little", count=self.bits)
+        """Unpack to (N, B) values 0 or 1; (N, V, B) where items have several views, as in all `to_` functions."""
+        return self._by_item(np.unpackbits(self._bytes(), axis=1, bitorder="little", count=self.bits))
 
     def to_signs(self) -> NDArray[np.int8]:
-        """Unpack to (N, B) values -1 or +1."""
+        """Unpack to (N, B) values -1 or +1; (N, V, B) with several views."""
         return self.to_bits().astype(np.int8) * np.int8(2) - np.int8(1)
 
     def to_bytes(self) -> NDArray[np.uint8]:
         """(N, ceil(B/8)) uint8 in the bit order of numpy, for other tools: `np.unpackbits(x, axis=1)[:, :B]`.
 
+        (N, V, ceil(B/8)) with several views.
+
         Example:
             >>> Codes.from_bits([[1, 0, 0, 0, 0, 0, 0, 1, 1]]).to_bytes()
             array([[129, 128]], dtype=uint8)
         """
-        return _REVERSED[self._bytes()[:, : -(-self.bits // 8)]]
+        return self._by_item(_REVERSED[self._bytes()[:, : -(-self.bits // 8)]])
 
     @classmethod
     def from_bytes(cls, packed: ArrayLike, bits: int | None = None) -> Codes:
-        """Read the output of `to_bytes` or `np.packbits(..., axis=1)`: (N, bytes) uint8.
+        """Read the output of `to_bytes` or `np.packbits(..., axis=-1)`: (N, bytes) or (N, V, bytes) uint8.
 
         Raises:
-            DataError: not a matrix of uint8, or fewer bytes than `bits` need.
+            DataError: another shape or type, or fewer bytes than `bits` need.
         """
-        array = np.asarray(packed)
+        array, views = _by_code(np.asarray(packed))
         if array.ndim != 2 or array.dtype != np.uint8 or not array.shape[1]:
             raise DataError(f"need (items, bytes) uint8, got {array.dtype} {array.shape}.", field="packed codes")
         available = min(array.shape[1] * 8, MAX_BITS)
         length = array.shape[1] * 8 if bits is None else bits
         if not 1 <= length <= available:
             raise DataError(f"must be 1 to {available} for {array.shape[1]} bytes, got {length}.", option="bits")
-        return cls(_words(_REVERSED[array]), array.shape[1] * 8).prefix(length)
+        return cls(_words(_REVERSED[array]), array.shape[1] * 8, views).prefix(length)
 
     def _bytes(self) -> NDArray[np.uint8]:
-        """(N, bytes), lowest bit first; bits past the length are 0."""
-        items = np.ascontiguousarray(self.words.T, dtype="<u2")
-        return items.view(np.uint8).reshape(len(self), 2 * len(self.words))
+        """(N V, bytes), lowest bit first; bits past the length are 0."""
+        codes = np.ascontiguousarray(self.words.T, dtype="<u2")
+        return codes.view(np.uint8).reshape(len(codes), 2 * len(self.words))
+
+    def _by_item(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Rows of codes (N V, n) -> (N, V, n); unchanged with one view."""
+        return rows if self.views == 1 else rows.reshape(len(self), self.views, rows.shape[1])
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the content."""
-        return fingerprint(self.bits, self.words)
+        return fingerprint(self.bits, self.words, *self.more_views.values())
+
+    @property
+    def more_views(self) -> dict[str, int]:
+        """What a file says about several views; empty with one, so that such files are those of earlier versions."""
+        return {"views": self.views} if self.views > 1 else {}
 
     def save(self, path: Path | str) -> None:
         """Write to one file, atomically."""
-        write_arrays(Path(path), {"words": self.words}, {"bits": self.bits}, kind="codes", version=1)
+        header = {"bits": self.bits, **self.more_views}
+        write_arrays(Path(path), {"words": self.words}, header, kind="codes", version=VERSION if self.more_views else 1)
 
     @classmethod
     def load(cls, path: Path | str) -> Codes:
@@ -212,8 +299,8 @@ class Codes:
         Raises:
             FormatError: corrupt or truncated, newer, or another kind of file.
         """
-        arrays, header = read_arrays(Path(path), kind="codes", version=1)
-        return cls(arrays["words"], header["bits"])
+        arrays, header = read_arrays(Path(path), kind="codes", version=VERSION)
+        return cls(arrays["words"], header["bits"], header.get("views", 1))
 
 
 def last_mask(bits: int) -> np.uint16:
@@ -234,10 +321,16 @@ def _words(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
     return np.ascontiguousarray(np.ascontiguousarray(packed).view("<u2").T, dtype=np.uint16)
 
 
-def _matrix(values: ArrayLike) -> NDArray[Any]:
-    array = np.asarray(values)
+def _by_code(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """Values of items with several views (N, V, n) -> (N V, n), and V; other shapes as they are, and 1."""
+    return (array, 1) if array.ndim != 3 else (array.reshape(-1, array.shape[2]), array.shape[1])
+
+
+def _matrix(values: ArrayLike) -> tuple[NDArray[Any], int]:
+    """Numbers of each code (N V, B), and V."""
+    array, views = _by_code(np.asarray(values))
     if array.ndim != 2 or array.shape[1] < 1 or array.dtype.kind not in "biuf":
         raise DataError(f"need a matrix (items, bits) of numbers, got {array.dtype} {array.shape}.", field="values")
     if array.shape[1] > MAX_BITS:
         raise DataError(f"{array.shape[1]} bits; at most {MAX_BITS} are supported.", field="values")
-    return array
+    return array, views

@@ -247,6 +247,7 @@ def asymmetric_average_precision(
         >>> asymmetric_average_precision([[0.9, 0.1]], database, [[1]], [[1], [0], [1]]).round(4)  # ranks 2 and 3
         array([0.5833])
     """
+    database.require_one_view("Asymmetric ranking", "Rank by the binary codes.")
     values = np.asarray(query, np.float64)
     length = database.check_length(bits)
     if values.ndim != 2 or values.shape[1] < length:
@@ -263,6 +264,46 @@ def asymmetric_average_precision(
         block = slice(start, start + size)
         _rank_by_product(whole[block], signs, asked[:, block], searched, found[block])
     return found
+
+
+def cosine_average_precision(
+    query: ArrayLike, database: ArrayLike, query_labels: ArrayLike, database_labels: ArrayLike
+) -> FloatArray:
+    """Average precision of real-valued features, ranked by the cosine, largest first, ties by row.
+
+    What binary codes could reach at most, if they lost nothing of these features.
+
+    Args:
+        query: (Q, d). database: (N, d). query_labels: (Q, C) multi-hot. database_labels: (N, C) multi-hot.
+
+    Returns:
+        (Q,) float64 in [0, 1]; NaN marks a query without any relevant item.
+
+    Raises:
+        DataError: shapes that do not fit.
+
+    Example:
+        >>> cosine_average_precision([[1.0, 0]], [[2.0, 0], [0, 1], [1, 1]], [[1]], [[0], [1], [1]]).round(4)
+        array([0.5833])
+    """
+    asked, searched = (_unit(np.asarray(side, np.float64)) for side in (query, database))
+    if asked.shape[1] != searched.shape[1]:
+        raise DataError(f"features of {asked.shape[1]} and of {searched.shape[1]} dimensions.", field="features")
+    words = pack_both_labels(query_labels, len(asked), database_labels, len(searched))
+    found = np.empty(len(asked))
+    for start in range(0, len(asked), BLOCK):
+        scores = np.round(asked[start : start + BLOCK] @ searched.T, 12)  # (b, N); equal features are tied
+        for q, score in enumerate(scores, start):
+            relevant: NDArray[np.bool_] = np.any(words[1] & words[0][:, q : q + 1], axis=0)
+            places = np.flatnonzero(relevant[np.argsort(-score, kind="stable")]) + 1
+            found[q] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else np.nan
+    return found
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: FloatArray = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+    return unit
 
 
 def _rank_by_product(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import FloatArray, Rows
-from multibit.codes import DIRECTIONS, CodedItems, Codes, Modality, hamming_distances
+from multibit.codes import DIRECTIONS, CodedItems, Modality, hamming_distances
 from multibit.codes.items import Direction, length_near
 from multibit.errors import DataError
 from multibit.evaluation.agreement import (
@@ -26,7 +26,7 @@ from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolut
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import Stratum, no_shared_label
-from multibit.relation import RelationTeacher
+from multibit.relation import LabelGraph, RelationTeacher
 from multibit.table import counted
 
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
@@ -76,6 +76,7 @@ def assess(
     references: Sequence[GradedRelevance],
     bits: BitUse,
     teacher: RelationTeacher | None = None,
+    graph: LabelGraph | None = None,
     blocks: Sequence[int] = (),
     cost: Cost | None = None,
     anchors: Sequence[Anchor] | None = None,
@@ -87,9 +88,8 @@ def assess(
     Args:
         rankings: one per protocol, the whole database first. evaluations: of the rankings. Relaxed values,
             if there are any, give the asymmetric mAP and the quantisation loss.
-        teacher: the relation teacher of the training. blocks: bits of each scale.
-        references: graded relevances; a normalised one also gives the strata without shared labels, by the
-            label graph of the teacher.
+        teacher: the relation teacher of the training. graph: of the training labels. blocks: bits of each scale.
+        references: graded relevances; a normalised one also gives the strata without shared labels, by the graph.
         bits: use of the bits in the database. cost: of serving.
         anchors: first rows of the run that shares its candidates with all pools, by protocol; this run when None.
         facts: about the run. warnings: from earlier steps.
@@ -97,7 +97,7 @@ def assess(
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
         anchor = None if anchors is None else anchors[number]
-        measured = add_asymmetric(evaluation, each) if each.query.relaxed else evaluation
+        measured = add_asymmetric(evaluation, each) if _has_relaxed(each) else evaluation
         complete.append(add_resolution(measured, each, references, anchor))
     query, database, lengths = whole.query, whole.database, whole.lengths
     return Assessment(
@@ -106,13 +106,17 @@ def assess(
         lengths=lengths,
         evaluations=complete,
         agreement={d: _agreement(whole, d) for d in DIRECTIONS if len(lengths) > 1},
-        quantization={key: quantization(query, database, *key) for key in whole} if query.relaxed else {},
+        quantization={
+            (direction, bits): quantization(query.at(bits), database.at(bits), direction, bits)
+            for direction, bits in whole
+            if _has_relaxed(whole)
+        },
         health=bits.health,
         cost=cost,
-        strata=_strata(whole, references, teacher),
+        strata=_strata(whole, references, graph),
         precision={key: ranking.first.precision for key, ranking in whole.items()},
         displacement=_displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)]),
-        shared=_distances_by_shared_labels(query, database),
+        shared=_distances_by_shared_labels(query, database, _longest(query)),
         teacher=teacher,
         blocks=tuple(blocks),
         warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
@@ -124,22 +128,25 @@ def _agreement(rankings: Rankings, direction: Direction) -> list[LengthAgreement
     return ranking_agreement({ranking.bits: (ranking.query, ranking.database) for ranking in found})
 
 
-def _sides(rankings: Rankings, direction: Direction) -> tuple[Codes, Codes]:
-    asked, searched = DIRECTIONS[direction]
-    return rankings.query.codes(asked), rankings.database.codes(searched)
+def _longest(items: CodedItems) -> int:
+    return items.image.bits if items.layout is None else items.layout.longest
+
+
+def _has_relaxed(rankings: Rankings) -> bool:
+    return bool(rankings.query.at(min(rankings.lengths)).relaxed)
 
 
 def _strata(
-    rankings: Rankings, references: Sequence[GradedRelevance], teacher: RelationTeacher | None
+    rankings: Rankings, references: Sequence[GradedRelevance], graph: LabelGraph | None
 ) -> dict[Direction, tuple[Stratum, Stratum]]:
     """Strata of each direction, under the first reference that relates items without a shared label."""
     graded = next((each for each in references if each.normalized), None)
-    if graded is None or teacher is None:
+    if graded is None or graph is None:
         return {}
-    labels = rankings.query.labels, rankings.database.labels
-    sides = [_sides(rankings, direction) for direction in DIRECTIONS]
+    labels, bits = (rankings.query.labels, rankings.database.labels), length_near(rankings.lengths)
+    sides = [(rankings[direction, bits].query, rankings[direction, bits].database) for direction in DIRECTIONS]
     try:
-        found = no_shared_label(sides, *labels, graded, teacher.graph.weights, length_near(rankings.lengths))
+        found = no_shared_label(sides, *labels, graded, graph.weights, bits)
     except DataError:  # every pair shares a label
         return {}
     return dict(zip(DIRECTIONS, found, strict=True))
@@ -161,12 +168,12 @@ def _distances(ranking: Ranking, asked: Rows, items: Rows) -> NDArray[np.uint16]
     return hamming_distances(ranking.query.take(asked), ranking.database.take(items), ranking.bits)
 
 
-def _distances_by_shared_labels(query: CodedItems, database: CodedItems) -> dict[int, FloatArray]:
-    bits = query.image.bits
+def _distances_by_shared_labels(query: CodedItems, database: CodedItems, bits: int) -> dict[int, FloatArray]:
+    query, database = query.at(bits), database.at(bits)
     counts = np.zeros((MOST_SHARED + 1, bits + 1), np.int64)
     labels = database.labels.astype(np.float32)  # a float matrix product is fast, and exact for counts
     for q in range(min(len(query), COUNTED_QUERIES)):
-        distance = hamming_distances(query.image.take([q]), database.text)[0]
+        distance = hamming_distances(query.image.take([q]), database.text, bits)[0]
         shared = np.minimum(labels @ query.labels[q].astype(np.float32), MOST_SHARED).astype(np.int64)
         counts += np.bincount(shared * (bits + 1) + distance, minlength=counts.size).reshape(counts.shape)
     return {number: row / row.sum() for number, row in enumerate(counts) if row.any()}

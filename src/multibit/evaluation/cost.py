@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multibit.codes import CodedItems, Codes, Modality
+from multibit.codes import CodedItems, Modality
 from multibit.codes.distance import nearest
 
 TIMED = 200  # single calls that are timed
@@ -57,7 +57,7 @@ class Cost:
 
 
 def measure_cost(
-    query: Codes,
+    query: CodedItems,
     database: CodedItems,
     lengths: Sequence[int],
     model: ModelSize,
@@ -66,17 +66,26 @@ def measure_cost(
     """Time single searches and the coding of single feature vectors, on one thread.
 
     Args:
-        query: one code. database: the items to search. lengths: code lengths to search at.
+        query: one item. database: the items to search. lengths: code lengths to search at.
         model: its size. coders: modality -> function that codes one feature vector.
     """
-    items, bits = 2 * len(database), database.image.bits
     return Cost(
-        payload={length: items * -(-length // 8) for length in lengths},
-        nested=items * -(-bits // 8),
+        payload={length: _payload(database.at(length), length) for length in lengths},
+        nested=_payload(database, database.image.bits),
         model=model,
         encode={modality: _time(work) for modality, work in coders.items()},
-        query={length: _time(partial(nearest, query, database.text, HITS, length, threads=1)) for length in lengths},
+        query={length: _time(_search_at(query, database, length)) for length in lengths},
     )
+
+
+def _payload(items: CodedItems, bits: int) -> int:
+    """Bytes of the codes of both modalities, all views, each packed into whole bytes."""
+    return 2 * len(items) * items.image.views * -(-bits // 8)
+
+
+def _search_at(query: CodedItems, database: CodedItems, bits: int) -> Callable[[], Any]:
+    """A search of the texts by an image at one length."""
+    return partial(nearest, query.at(bits).image, database.at(bits).text, HITS, bits, threads=1)
 
 
 def _time(work: Callable[[], Any]) -> Times:

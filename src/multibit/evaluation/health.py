@@ -49,10 +49,10 @@ class CodeHealth:
 
 
 def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()) -> CodeHealth:
-    """Compute the statistics of the bits.
+    """Compute the statistics of the bits. All views of an item count as codes.
 
     Args:
-        codes: N >= 1. lengths: code lengths at which to count distinct codes. blocks: bits of each scale, if known.
+        codes: of N >= 1 items. lengths: at which to count distinct codes. blocks: bits of each scale, if known.
 
     Raises:
         DataError: no codes, or a length beyond them.
@@ -64,6 +64,7 @@ def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()
     """
     if not len(codes):
         raise DataError("need at least 1 code, got 0.", field="codes")
+    codes = Codes(codes.words, codes.bits)
     bits = codes.to_bits().astype(np.float32)
     share = bits.mean(axis=0, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

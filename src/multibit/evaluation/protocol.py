@@ -282,10 +282,10 @@ def add_asymmetric(evaluation: Evaluation, rankings: Rankings) -> Evaluation:
     with track(f"Asymmetric, {evaluation.protocol}", len(rankings), "rankings") as advance:
         for direction, bits in rankings:
             asked, searched = DIRECTIONS[direction]
-            relaxed = query.relaxed[asked][: len(labels)]
+            relaxed = query.at(bits).relaxed[asked][: len(labels)]
             whole = np.full(evaluation.queries, np.nan)
             whole[: len(labels)] = asymmetric_average_precision(
-                relaxed, database.codes(searched), labels, database.labels, bits
+                relaxed, database.at(bits).codes(searched), labels, database.labels, bits
             )
             values[MAP_ASYMMETRIC, direction, bits] = whole
             advance()
@@ -299,7 +299,9 @@ def selection_score(query: CodedItems, database: CodedItems, lengths: Sequence[i
         DataError: no query has a relevant item.
     """
     values = [
-        average_precision(query.codes(asked), database.codes(searched), query.labels, database.labels, bits)
+        average_precision(
+            query.at(bits).codes(asked), database.at(bits).codes(searched), query.labels, database.labels, bits
+        )
         for asked, searched in DIRECTIONS.values()
         for bits in lengths
     ]
@@ -315,7 +317,9 @@ def within_modality(
     labels = query.labels, database.labels
     return {
         modality: {
-            bits: mean_of(average_precision(query.codes(modality), database.codes(modality), *labels, bits))
+            bits: mean_of(
+                average_precision(query.at(bits).codes(modality), database.at(bits).codes(modality), *labels, bits)
+            )
             for bits in lengths
         }
         for modality in MODALITIES

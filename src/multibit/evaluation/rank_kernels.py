@@ -50,7 +50,7 @@ def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: 
         query_labels: (V, Q) uint64. labels: (V, N) uint64.
         at: ranks past this one do not count in `precision_sum` and `hits`.
     """
-    count_rows, distances_count = scan.planes.shape[1], out.total.shape[1]
+    count_rows, distances_count = scan.planes.shape[1] // scan.views, out.total.shape[1]
     distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
     rank, found = np.empty(distances_count, np.int64), np.empty(distances_count, np.int64)
     for q in range(first, last):

@@ -91,7 +91,7 @@ class Rankings(Mapping[Key, Ranking]):
     """The rankings of one query set and one database: both directions, all lengths.
 
     Args:
-        query, database: coded items, with codes at least as long as the longest length. lengths: prefix lengths.
+        query, database: coded items, with codes at least as long as the longest length. lengths: to rank at.
         depth: last rank of the precision curves.
         own: direction and length -> query and database of that ranking, where it has codes of its own; the same items
             in the same order.
@@ -130,7 +130,7 @@ class Rankings(Mapping[Key, Ranking]):
         self._rankings: dict[Key, Ranking] = {}
         for direction, (asked, searched) in DIRECTIONS.items():
             for bits in lengths:
-                sides = (own or {}).get((direction, bits), (query, database))
+                sides = (own or {}).get((direction, bits)) or (query.at(bits), database.at(bits))
                 if tuple(map(len, sides)) != (len(query), len(database)):
                     raise DataError(f"own codes of {sides}, for {query} and {database}.", field=f"{direction}, {bits}")
                 codes = sides[0].codes(asked), sides[1].codes(searched)

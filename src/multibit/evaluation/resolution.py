@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import FloatArray, Rows
 from multibit.codes.compiling import compiled
 from multibit.codes.distance import run, scan_of
-from multibit.codes.kernels import Scan, fill_distances
+from multibit.codes.kernels import Scan, all_distances_of
 from multibit.codes.packing import WORD
 from multibit.errors import DataError
 from multibit.evaluation.ranking import Ranking
@@ -217,18 +217,18 @@ def _pool_orders(
     first: int, last: int, scan: Scan, own: Rows, anchor: Rows, left: FloatArray, right: FloatArray, out: FloatArray
 ) -> None:
     """Write the order of the pairs of each query's pool into out (3, Q)."""
-    planes, queries = scan.planes, scan.queries
+    planes, views = scan.planes, scan.views
     levels = len(planes) * WORD + 1
     for q in range(first, last):
         pool = np.unique(np.concatenate((own[q], anchor[q])))
-        words = np.empty((len(planes), len(pool)), planes.dtype)
+        words = np.empty((len(planes), len(pool) * views), planes.dtype)
         relevance = np.zeros(len(pool))
         for i, row in enumerate(pool):
-            words[:, i] = planes[:, row]
+            words[:, i * views : (i + 1) * views] = planes[:, row * views : (row + 1) * views]
             for column in range(left.shape[1]):
                 relevance[i] += left[q, column] * right[row, column]
         distance = np.empty(len(pool), np.uint16)
-        fill_distances(words, queries, q, scan.mask, 0, distance, 0)
+        all_distances_of(Scan(scan.queries, words, scan.mask, scan.allowed, scan.asked, views), q, distance)
         out[0, q], out[1, q], out[2, q] = _pair_order(np.rint(relevance * SCALE), distance, levels)
 
 

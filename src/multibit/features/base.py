@@ -1,11 +1,11 @@
 """Encoders: the protocols of frozen networks that turn images and texts into feature vectors, and their shared parts.
 
 Encoders whose weights come inside ordinary packages are in `packaged`, CLIP and similar models in `joint`; any function
-can be one. Each encoder has the recipe of its features, which is stored with them, so features of different recipes are
-never mixed in one run.
+can be one. An encoder may also give token vectors: of the patches of an image, of the words of a text. Each encoder has
+the recipe of its features, which is stored with them, so features of different recipes are never mixed in one run.
 
 The features of an item do not depend on the other items of its batch: images of one size are independent rows of every
-layer, and a text is padded to a length that depends on that text alone (`encode_by_length`). Linear algebra libraries
+layer, and a text is padded to a length that depends on that text alone (`TextReader`). Linear algebra libraries
 may still round differently for another batch size, processor or number of threads; tests bound the difference.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,7 @@ from PIL import Image
 from multibit.arrays import IntArray
 from multibit.errors import ConfigError
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.tokens import Tokens, TokenShape
 from multibit.files import fingerprint
 
 Features = NDArray[Any]
@@ -60,6 +61,32 @@ class TextEncoder(Protocol):
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts that are longer than the encoder reads; their ends are ignored."""
+        ...
+
+
+class ImageTokenEncoder(ImageEncoder, Protocol):
+    """An image encoder that also gives the vectors of patches."""
+
+    @property
+    def token_shape(self) -> TokenShape | None:
+        """Number of tokens of an image, and their length; None if this model has none after all."""
+        ...
+
+    def encode_tokens(self, prepared: Sequence[NDArray[np.uint8]]) -> tuple[Features, Tokens]:
+        """As `encode`, bit for bit, and the float16 tokens of the same pass."""
+        ...
+
+
+class TextTokenEncoder(TextEncoder, Protocol):
+    """A text encoder that also gives the vectors of words."""
+
+    @property
+    def token_shape(self) -> TokenShape | None:
+        """Largest number of tokens of a text, and their length; None if this model has none after all."""
+        ...
+
+    def encode_tokens(self, texts: Sequence[str]) -> tuple[Features, Tokens]:
+        """As `encode`, bit for bit, and the float16 tokens of the same pass."""
         ...
 
 
@@ -137,10 +164,15 @@ class Prompted:
         self._encoder, self._prompt = encoder, prompt
         self.recipe = replace(encoder.recipe, prompt=prompt)
         self.batch_size = encoder.batch_size
+        self.token_shape: TokenShape | None = getattr(encoder, "token_shape", None)
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts, each inside the prompt -> (n, dimension)."""
         return self._encoder.encode(self._filled(texts))
+
+    def encode_tokens(self, texts: Sequence[str]) -> tuple[Features, Tokens]:
+        """As `encode`, and the tokens of the whole prompts; only if the encoder gives some."""
+        return cast(TextTokenEncoder, self._encoder).encode_tokens(self._filled(texts))
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts that are too long inside the prompt."""
@@ -161,44 +193,83 @@ def own_weights(network: Any) -> Any:
     return network
 
 
-def encode_by_length(
-    texts: Sequence[str],
-    tokenizer: Any,
-    limit: int,
-    batch_size: int,
-    forward: Callable[[Mapping[str, Any]], Any],
-    dimension: int,
-    step: int = 16,
-) -> Features:
-    """Encode texts in batches of equal padded length.
+class _Batch(NamedTuple):
+    """Texts that were encoded together: their rows, numbers of tokens, unit vectors (m, d), and states (m, t, h)."""
+
+    rows: IntArray
+    counts: IntArray
+    pooled: NDArray[np.float32]
+    states: Any
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Encodes texts in batches of equal padded length.
 
     A text is padded to the next multiple of `step` tokens, so its features do not depend on the other texts, and short
     texts do not cost as much as long ones.
 
-    Args:
-        texts: n texts. tokenizer: of `transformers`. limit: maximum number of tokens. batch_size: texts per batch.
-        forward: tokenised texts, as `transformers` returns them, -> tensor (m, dimension).
+    Attributes:
+        tokenizer: of `transformers`. limit: maximum number of tokens.
+        forward: tokenised texts, as `transformers` returns them, -> tensors (m, dimension), the vectors of the texts,
+            and (m, tokens, h), the states of their tokens.
         dimension: of the features. step: number of tokens.
-
-    Returns:
-        (n, dimension) of unit length.
     """
-    import torch
 
-    lengths = np.minimum(-(-token_counts(tokenizer, texts) // step) * step, limit)
-    features = np.zeros((len(texts), dimension), np.float32)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size]
-            tokens = tokenizer(
-                [texts[row] for row in batch],
-                truncation=True, padding="max_length", max_length=int(length), return_tensors="pt",
-            )  # fmt: skip
-            with torch.inference_mode():
-                vectors = torch.nn.functional.normalize(forward(tokens).float(), dim=1)
-            features[batch] = vectors.cpu().numpy()
-    return features
+    tokenizer: Any
+    limit: int
+    forward: Callable[[Mapping[str, Any]], tuple[Any, Any]]
+    dimension: int
+    step: int = 16
+
+    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+        """Texts -> (n, dimension) of unit length; `batch_size` texts at a time."""
+        features = np.zeros((len(texts), self.dimension), np.float32)
+        for batch in self._batches(texts, batch_size):
+            features[batch.rows] = batch.pooled
+        return features
+
+    def encode_tokens(
+        self, texts: Sequence[str], batch_size: int, shape: TokenShape
+    ) -> tuple[NDArray[np.float32], Tokens]:
+        """As `encode`, and the states of the tokens, those of start and end included.
+
+        Of a text with more than `shape[0]` tokens the last that is kept is the end token, which stands for the whole
+        text in many models, as if the text had been cut before it was read.
+        """
+        features = np.zeros((len(texts), self.dimension), np.float32)
+        values, counts = np.zeros((len(texts), *shape), np.float16), np.ones(len(texts), np.int64)
+        for rows, found, pooled, states in self._batches(texts, batch_size):
+            features[rows] = pooled
+            numbers = np.tile(np.arange(shape[0]), (len(rows), 1))  # (m, kept) which token goes where
+            numbers[:, -1] = np.where(found > shape[0], found - 1, numbers[:, -1])
+            real = numbers < found[:, None]
+            kept = states.half().cpu().numpy()[np.arange(len(rows))[:, None], np.where(real, numbers, 0)]
+            values[rows] = np.where(real[..., None], kept, np.float16(0))  # (m, kept, h)
+            counts[rows] = np.minimum(found, shape[0])
+        return features, Tokens(values, counts)
+
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Batch]:
+        import torch
+
+        counts = np.clip(token_counts(self.tokenizer, texts), 1, self.limit)
+        lengths = np.minimum(-(-counts // self.step) * self.step, self.limit)
+        for length in np.unique(lengths):
+            same = np.flatnonzero(lengths == length)
+            for start in range(0, len(same), batch_size):
+                rows = same[start : start + batch_size]
+                tokens = self.tokenizer(
+                    [texts[row] for row in rows],
+                    truncation=True, padding="max_length", max_length=int(length), return_tensors="pt",
+                )  # fmt: skip
+                with torch.inference_mode():
+                    vectors, states = self.forward(tokens)
+                    pooled = torch.nn.functional.normalize(vectors.float(), dim=1).cpu().numpy()
+                yield _Batch(rows, counts[rows], pooled, states)
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """Number of texts with more tokens than the limit."""
+        return int((token_counts(self.tokenizer, texts) > self.limit).sum())
 
 
 def token_counts(tokenizer: Any, texts: Sequence[str]) -> IntArray:

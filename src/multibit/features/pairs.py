@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import IntArray, Labels, as_float32, as_labels, check_offsets
+from multibit.codes.items import Modality
 from multibit.errors import DataError
+from multibit.features.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +21,7 @@ class Pairs:
     Attributes:
         image: (n, d_i) float32. text: (T, d_t) float32, the texts of item i in rows offsets[i] to offsets[i+1] - 1.
         offsets: (n+1,) int64. labels: (n, C) uint8 multi-hot.
+        image_tokens: of the n images. text_tokens: of the T texts; None where the features have no tokens.
 
     Raises:
         DataError: row counts that do not match, an item without text, a feature that is not finite, or a label other
@@ -33,6 +37,8 @@ class Pairs:
     text: NDArray[np.float32]
     offsets: IntArray
     labels: Labels
+    image_tokens: Tokens | None = None
+    text_tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         for name in ("image", "text"):
@@ -45,6 +51,9 @@ class Pairs:
             )
         object.__setattr__(self, "labels", as_labels(self.labels))
         check_offsets(self.offsets, len(self.labels), len(self.text))
+        for name, tokens, rows in (("image", self.image_tokens, self.image), ("text", self.text_tokens, self.text)):
+            if tokens is not None and len(tokens) != len(rows):
+                raise DataError(f"tokens of {len(tokens)} rows, for {len(rows)} rows.", field=f"{name} tokens")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,6 +61,26 @@ class Pairs:
     def __repr__(self) -> str:
         sizes = f"{self.image.shape[1]}-d image, {self.text.shape[1]}-d text, {self.labels.shape[1]} labels"
         return f"Pairs({len(self):,} items, {sizes})"
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether both modalities have token features."""
+        return self.image_tokens is not None and self.text_tokens is not None
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Features, offsets and labels, for a fingerprint."""
+        return self.image, self.text, self.offsets, self.labels
+
+    def features(self, modality: Modality) -> NDArray[np.float32]:
+        """(n, d) features of one modality, the mean of several texts: the input of its network."""
+        return self.image if modality == "image" else self.mean_text
+
+    def tokens(self, modality: Modality) -> Tokens | None:
+        """Tokens of the n items, of the first where an item has several texts; None without tokens."""
+        if modality == "image" or self.text_tokens is None or len(self.text) == len(self):
+            return self.image_tokens if modality == "image" else self.text_tokens
+        return self.text_tokens.select(self.offsets[:-1])
 
     @property
     def mean_text(self) -> NDArray[np.float32]:

@@ -50,6 +50,11 @@ class Recipe:
         """The recipe of features that were made elsewhere, of which only a name is known."""
         return cls(*(EncoderRecipe(name, "", size, "unknown") for size in (image_dimension, text_dimension)))
 
+    @property
+    def is_joint(self) -> bool:
+        """Whether one model made both, so that an image can be compared with a text."""
+        return bool(self.image.weights) and self.image.weights == self.text.weights
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"image": self.image.to_dict(), "text": self.text.to_dict()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import IntArray
+from multibit.codes.items import Modality
+from multibit.features.tokens import Tokens, named_tokens
 from multibit.files import read_arrays, write_arrays
 
 KIND, VERSION = "feature shard", 2
@@ -25,6 +27,7 @@ class Shard:
         counts: (n,) int64, number of texts of each item.
         skipped: (id, reason) of items of this shard that could not be encoded.
         truncated: number of texts that are longer than the encoder reads.
+        tokens: of the n images and of the t texts, where they are kept.
     """
 
     image: NDArray[Any]
@@ -32,10 +35,13 @@ class Shard:
     counts: IntArray
     skipped: tuple[tuple[str, str], ...] = ()
     truncated: int = 0
+    tokens: Mapping[Modality, Tokens] = field(default_factory=dict)
 
     def write(self, folder: Path, number: int) -> None:
         """Write in one step: the file is complete or absent."""
         arrays = {"image": self.image, "text": self.text, "counts": self.counts}
+        for modality, tokens in self.tokens.items():
+            arrays[f"{modality}_tokens"], arrays[f"{modality}_token_counts"] = np.asarray(tokens.values), tokens.counts
         header = {"skipped": self.skipped, "truncated": self.truncated}
         write_arrays(shard_path(folder, number), arrays, header, kind=KIND, version=VERSION)
 
@@ -48,7 +54,8 @@ class Shard:
         """
         arrays, header = read_arrays(path, kind=KIND, version=VERSION, verify=verify)
         skipped = tuple((name, reason) for name, reason in header["skipped"])
-        return cls(arrays["image"], arrays["text"], arrays["counts"], skipped, header["truncated"])
+        features = arrays["image"], arrays["text"], arrays["counts"]
+        return cls(*features, skipped, header["truncated"], named_tokens(arrays))
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -57,19 +64,19 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 class ShardedRows:
-    """A matrix whose rows are in several shards; indexed by rows like an array, and read only where it is indexed.
+    """An array whose rows are in several shards; indexed by rows like any other, and read only where it is indexed.
+
+    Its rows are feature vectors, or the (t, d) tokens of an item.
 
     Args:
         paths: of the shards. name: of their array. ends: (shards,) number of rows up to the end of each.
     """
 
-    ndim = 2
-
     def __init__(self, paths: Sequence[Path], name: str, ends: IntArray) -> None:
         self._paths, self._name, self._ends = paths, name, ends
         first = self._part(0)
-        self.dtype = first.dtype
-        self.shape = int(ends[-1]), first.shape[1]
+        self.dtype, self.ndim = first.dtype, first.ndim
+        self.shape: tuple[int, ...] = (int(ends[-1]), *first.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -79,7 +86,7 @@ class ShardedRows:
         flat = np.atleast_1d(index)
         shards = np.searchsorted(self._ends, flat, side="right")
         order = np.argsort(shards, kind="stable")
-        found = np.empty((len(flat), self.shape[1]), self.dtype)
+        found = np.empty((len(flat), *self.shape[1:]), self.dtype)
         for positions in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             if len(positions):
                 part = self._part(number := int(shards[positions[0]]))

@@ -3,6 +3,9 @@
 A store is a folder: shards with the vectors, the items in `items-*.parquet` (a manifest that any tool can read), and
 `store.json`, written last, which lists these files with their checksums. Adding items adds shards and replaces
 `store.json`.
+
+A store may also hold tokens, the vectors of patches and words, in the same shards; `store.json` then has their shapes.
+Without them it is what it always was, and a version that knows no tokens reads the other arrays of a store with them.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import IntArray, Rows, as_float32, check_offsets, row_numbers
+from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import read_manifest
-from multibit.errors import DataError, FormatError
+from multibit.errors import DataError, FormatError, MultibitError
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard, ShardedRows, shard_path
+from multibit.features.tokens import Tokens, TokenShapes, named_tokens
 from multibit.files import checksum_file, fingerprint, read_json, read_npz, replacing, write_json
 
 KIND, VERSION = "feature store", 2
@@ -45,9 +50,10 @@ class FeatureStore:
         skipped: (id, reason) of each item that could not be encoded.
         truncated: number of texts that are longer than the encoder reads.
         source: folder or file that the store was opened from.
+        image_tokens: (N, t, d) float16, of the images. text_tokens: (T, t, d), of the texts; None where not kept.
 
     Raises:
-        DataError: features of another shape or type, or row counts that do not match the data set.
+        DataError: features or tokens of another shape or type, or row counts that do not match the data set.
 
     Example:
         >>> data = PairedDataset(("a", "b"), (None, None), (("a cat",), ("a dog",)), [[1, 0], [0, 1]], ("cat", "dog"))
@@ -65,6 +71,8 @@ class FeatureStore:
     skipped: tuple[tuple[str, str], ...] = ()
     truncated: int = 0
     source: Path | None = None
+    image_tokens: Tokens | None = None
+    text_tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         for name in ("image", "text"):
@@ -76,17 +84,36 @@ class FeatureStore:
         if len(self.image) != len(self.dataset):
             raise DataError(f"{len(self.image)} rows for {len(self.dataset)} items.", field="image features")
         check_offsets(self.offsets, len(self.dataset), len(self.text))
+        for modality, tokens in self.tokens.items():
+            rows = len(self.image if modality == "image" else self.text)
+            if len(tokens) != rows or tokens.dtype != np.float16:
+                raise DataError(
+                    f"need float16 tokens of {rows} rows, got {tokens.dtype} of {len(tokens)}.",
+                    field=f"{modality} tokens",
+                )
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __repr__(self) -> str:
         sizes = f"{self.image.shape[1]}-d image, {self.text.shape[1]}-d text"
-        return f"FeatureStore({len(self):,} items, {sizes})"
+        return f"FeatureStore({len(self):,} items, {sizes}{', tokens' if self.tokens else ''})"
+
+    @property
+    def tokens(self) -> dict[Modality, Tokens]:
+        """The tokens that are kept."""
+        both = zip(MODALITIES, (self.image_tokens, self.text_tokens), strict=True)
+        return {modality: tokens for modality, tokens in both if tokens is not None}
+
+    @property
+    def token_shapes(self) -> TokenShapes:
+        """Number and length of the tokens that are kept."""
+        return {modality: (tokens.shape[1], tokens.shape[2]) for modality, tokens in self.tokens.items()}
 
     def fingerprint(self) -> str:
-        """16 hexadecimal digits of data and features: the identity of the input of a run."""
-        return fingerprint(self.dataset.fingerprint(), self.image, self.text, self.offsets)
+        """16 hexadecimal digits of data and features, tokens included: the identity of the input of a run."""
+        tokens = [part for name, each in self.tokens.items() for part in (name, each, each.counts)]
+        return fingerprint(self.dataset.fingerprint(), self.image, self.text, self.offsets, *tokens)
 
     def require_finite(self, block: int = 16_384) -> None:
         """Check every value, `block` rows at a time.
@@ -98,9 +125,16 @@ class FeatureStore:
             for start in range(0, len(array), block):
                 part = np.asarray(array[start : start + block])
                 self._as_float32(part, name, np.arange(start, start + len(part)))
+        for modality, tokens in self.tokens.items():
+            try:
+                tokens.require_finite(f"{modality} tokens")
+            except DataError as error:
+                raise self._within(error) from None
 
     def take(self, rows: ArrayLike) -> Pairs:
         """Features and labels of some rows, in the order given, or of those where a mask is true; float32 in memory.
+
+        Tokens are not read yet, but where the pairs are used.
 
         Raises:
             DataError: rows that are not integers or do not exist; a value among them that is not finite or that
@@ -113,13 +147,19 @@ class FeatureStore:
         text_rows = np.repeat(self.offsets[index], counts) + within
         image = self._as_float32(self.image[index], "image features", index)
         text = self._as_float32(self.text[text_rows], "text features", text_rows)
-        return Pairs(image, text, offsets.astype(np.int64), self.dataset.labels[index])
+        image_tokens = None if self.image_tokens is None else self.image_tokens.select(index)
+        text_tokens = None if self.text_tokens is None else self.text_tokens.select(text_rows)
+        labels = self.dataset.labels[index]
+        return Pairs(image, text, offsets.astype(np.int64), labels, image_tokens, text_tokens)
 
     def _as_float32(self, array: NDArray[Any], name: str, rows: Rows) -> NDArray[np.float32]:
         try:
             return as_float32(array, name, rows)
         except DataError as error:
-            raise (error.within(self.source) if self.source else error) from None
+            raise self._within(error) from None
+
+    def _within(self, error: MultibitError) -> MultibitError:
+        return error.within(self.source) if self.source else error
 
     def save(self, folder: Path | str) -> None:
         """Write to a new folder, in one step.
@@ -136,8 +176,10 @@ class FeatureStore:
                 ends = self.offsets[start : start + SHARD + 1]
                 image, text = self.image[start : start + SHARD], self.text[ends[0] : ends[-1]]
                 remarks = (self.skipped, self.truncated) if number == 0 else ((), 0)
-                Shard(image, text, np.diff(ends), *remarks).write(temporary, number)
-            write_header(temporary, self.dataset, self.recipe, number + 1)
+                rows = {"image": np.arange(start, start + len(image)), "text": np.arange(ends[0], ends[-1])}
+                tokens = {modality: each.take(rows[modality]) for modality, each in self.tokens.items()}
+                Shard(image, text, np.diff(ends), *remarks, tokens).write(temporary, number)
+            write_header(temporary, self.dataset, self.recipe, number + 1, self.token_shapes)
 
     @classmethod
     def open(cls, path: Path | str) -> FeatureStore:
@@ -163,23 +205,33 @@ class FeatureStore:
         dataset = read_manifest(path / header["items"], label_names=header["label_names"])
         paths = [shard_path(path, number) for number in range(header["shards"])]
         counts: list[IntArray] = []
+        kept: dict[Modality, list[IntArray]] = {modality: [] for modality in header.get("tokens", {})}
         reasons: dict[str, str] = {}
         truncated = 0
         for each in paths:  # one at a time: an open shard holds a file descriptor
             shard = Shard.read(each, verify=False)
             counts.append(np.array(shard.counts))
+            for modality, found in kept.items():
+                found.append(shard.tokens[modality].counts)
             reasons.update(shard.skipped)
             truncated += shard.truncated
         encoded = set(dataset.ids) if reasons else set()  # what was skipped once may have been encoded later
+        ends = {"image": np.cumsum([len(each) for each in counts]), "text": np.cumsum([each.sum() for each in counts])}
+        tokens = {
+            modality: Tokens(ShardedRows(paths, f"{modality}_tokens", ends[modality]), np.concatenate(found))
+            for modality, found in kept.items()
+        }
         return cls(
             dataset,
-            ShardedRows(paths, "image", np.cumsum([len(each) for each in counts])),
-            ShardedRows(paths, "text", np.cumsum([each.sum() for each in counts])),
+            ShardedRows(paths, "image", ends["image"]),
+            ShardedRows(paths, "text", ends["text"]),
             np.concatenate([[0], *counts]).cumsum(),
             Recipe.from_dict(header["recipe"]),
             tuple(pair for pair in reasons.items() if pair[0] not in encoded),
             truncated,
             path,
+            tokens.get("image"),
+            tokens.get("text"),
         )
 
     @classmethod
@@ -187,7 +239,9 @@ class FeatureStore:
         """Read ready features and labels from one `.npz` file.
 
         Keys: `image` (N, d_i), `text` (N, d_t) or (T, d_t) with `text_offsets` (N+1,), `labels` (N, C) 0/1; optional
-        `ids` (N,), `label_names` (C,), `texts` (N,) and `recipe` (a name for how the features were made).
+        `ids` (N,), `label_names` (C,), `texts` (N,), `recipe` (a name for how the features were made), and tokens:
+        `image_tokens` (N, t, d) with `image_token_counts` (N,), `text_tokens` with `text_token_counts` of the rows of
+        `text`; other types than float16 are converted, and without counts all tokens are real.
 
         Raises:
             DataError: unreadable, a key missing, or shapes that do not match.
@@ -219,7 +273,9 @@ class FeatureStore:
             raise DataError(f"{len(ids)} ids for {count} rows of labels; the counts must be equal.", field="ids")
         names = read_names(arrays, "label_names", [f"label {column}" for column in range(columns)])
         texts = tuple((text,) for text in read_names(arrays, "texts", [""] * count))
-        image, text = arrays["image"], arrays["text"]
+        image, text, tokens = arrays["image"], arrays["text"], named_tokens(arrays)
+        for modality, each in tokens.items():
+            each.require_finite(f"{modality}_tokens")
         if "text_offsets" not in arrays and len(text) != count:
             raise DataError(
                 f"{len(text)} rows for {count} items.",
@@ -233,14 +289,17 @@ class FeatureStore:
             arrays.get("text_offsets", np.arange(len(text) + 1)),
             Recipe.ready_made(str(arrays.get("recipe", "ready-made")), image.shape[1], text.shape[1]),
             source=path,
+            image_tokens=tokens.get("image"),
+            text_tokens=tokens.get("text"),
         )
 
 
-def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: int) -> None:
+def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: int, tokens: TokenShapes) -> None:
     """Complete a store whose shards are written: write the items, then `store.json`.
 
     Args:
         folder: with the shards 0 to `shards` - 1. dataset: the items in them, in order. recipe: of their features.
+        tokens: shapes of the tokens in all shards.
     """
     rows = {
         "id": dataset.ids,
@@ -259,6 +318,7 @@ def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: i
         "shards": shards,
         "items": items.name,
         "checksums": {file.name: checksum_file(file) for file in files},
+        **({"tokens": tokens} if tokens else {}),
     }
     write_json(folder / "store.json", header, kind=KIND, version=VERSION)
     for other in folder.glob("items-*.parquet"):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
+import torch
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, row_numbers
-from multibit.codes import MODALITIES, CodedItems, Codes
+from multibit.codes import MODALITIES, CodedItems, Codes, Modality
 from multibit.errors import require_known
 from multibit.features import FeatureStore, Pairs
 from multibit.features.cluster import ENGINES, run_on_ray
-from multibit.hashing.model import ENCODE_ROWS, HashModel
+from multibit.hashing.code_model import ENCODE_ROWS, CodeModel
 from multibit.progress import track
 
 
-def encode(model: HashModel, pairs: Pairs) -> CodedItems:
+def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
     """Code both modalities of items in memory; an item with several texts is coded by their mean.
 
     Args:
@@ -28,12 +29,47 @@ def encode(model: HashModel, pairs: Pairs) -> CodedItems:
     Raises:
         DataError: features of another dimension.
     """
-    relaxed = {"image": model.encode(pairs.image, "image"), "text": model.encode(pairs.mean_text, "text")}
-    return CodedItems.binarize({modality: relaxed[modality] for modality in MODALITIES}, pairs.labels)
+    relaxed = {
+        modality: model.encode(pairs.features(modality), modality, pairs.tokens(modality)) for modality in MODALITIES
+    }
+    return CodedItems.binarize(relaxed, pairs.labels, model.layout)
+
+
+def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int | None = None) -> Codes:
+    """The codes of one modality of items in memory at one length.
+
+    Args:
+        model: the trained model. pairs: n items. modality: "image" or "text". bits: length; the longest when None.
+
+    Returns:
+        The n codes whose prefix of `bits` bits is the code of that length.
+    """
+    return codes_at(model, model.encode(pairs.features(modality), modality, pairs.tokens(modality)), bits)
+
+
+def codes_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:
+    """Binarise the output of a model, and take the codes that serve a length.
+
+    Args:
+        model: that made the relaxed codes. relaxed: (n, stored bits). bits: length; the longest when None.
+    """
+    layout = model.layout
+    part = relaxed[:, layout.part(layout.longest if bits is None else bits)]
+    return Codes.binarize(part if layout.views == 1 else part.reshape(len(part), layout.views, -1))
+
+
+def shared_features(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32] | None:
+    """(n, d) real-valued feature of items that both modalities share, before the code; None for a model without one."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        found = model.embed(torch.from_numpy(pairs.features(modality)).to(model.device), modality)
+    model.train(was_training)
+    return None if found is None else found.cpu().numpy()
 
 
 def encode_store(
-    model: HashModel,
+    model: CodeModel,
     store: FeatureStore,
     rows: ArrayLike | None = None,
     *,
@@ -69,10 +105,10 @@ def encode_store(
         for modality in MODALITIES
         if keep_relaxed
     }
-    return CodedItems(image, text, store.dataset.labels[chosen], relaxed)
+    return CodedItems(image, text, store.dataset.labels[chosen], relaxed, model.layout)
 
 
-def _encode_block(model: HashModel, store: FeatureStore, rows: Rows, keep_relaxed: bool, start: int) -> CodedItems:
-    """Code the rows that `HashModel.encode` passes through the network together, so results are bit-identical."""
+def _encode_block(model: CodeModel, store: FeatureStore, rows: Rows, keep_relaxed: bool, start: int) -> CodedItems:
+    """Code the rows that `CodeModel.encode` passes through the network together, so results are bit-identical."""
     block = encode(model, store.take(rows[start : start + ENCODE_ROWS]))
-    return block if keep_relaxed else CodedItems(block.image, block.text, block.labels)
+    return block if keep_relaxed else CodedItems(block.image, block.text, block.labels, layout=model.layout)

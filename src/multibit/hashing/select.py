@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multibit.codes.items import length_near
-from multibit.config import GRID_ALPHA, GRID_ETA, Config
+from multibit.config import GRID_ALPHA, GRID_ETA, Config, Settings
 from multibit.errors import ConfigError, DataError
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
@@ -229,13 +229,13 @@ def select(
         return Choice(bits, stages, halve(grid, stages, score, stop))
 
 
-def require_selectable(config: Config) -> None:
+def require_selectable(config: Settings) -> None:
     """Refuse settings under which alpha and eta change nothing.
 
     Raises:
         ConfigError: nothing follows the relation teacher.
     """
-    if config.aligned == "none" and not config.scale_weight:
+    if not isinstance(config, Config) or (config.aligned == "none" and not config.scale_weight):
         raise ConfigError(
             "nothing is trained by the relation teacher, so alpha and eta have no effect.",
             option="method",

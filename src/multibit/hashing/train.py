@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from multibit.config import Config
+from multibit.config import EpochSettings, Settings
 from multibit.errors import ConfigError, DataError
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
 from multibit.files import fingerprint
+from multibit.hashing.code_model import CodeModel, check_device
 from multibit.hashing.encode import encode
-from multibit.hashing.loop import TrainingState, build_model, fit
-from multibit.hashing.methods import choose_method
-from multibit.hashing.model import HashModel, check_device
-from multibit.hashing.targets import build_targets
-from multibit.progress import showing
-from multibit.relation import RelationTeacher, teacher_class
+from multibit.hashing.learner import require_full_batch, require_unrelated
+from multibit.hashing.lengths import PerLength
+from multibit.hashing.loop import TrainingState, fit
+from multibit.hashing.methods import Method, choose_method, method_of
+from multibit.hashing.methods.multibit import MultiBit
+from multibit.progress import showing, track
+from multibit.relation import RelationTeacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +34,15 @@ class Training:
     """Result of `train`.
 
     Attributes:
-        model: at its best epoch. teacher: the relation teacher. config: the settings.
-        state: with the history of all parts of the objective and of the selection score.
+        model: at its best epoch. teacher: the relation teacher; None for a method without one. config: the settings.
+        state: with the history of all parts of the objective and of the selection score. method: that was trained.
     """
 
-    model: HashModel
-    teacher: RelationTeacher
-    config: Config
+    model: CodeModel
+    teacher: RelationTeacher | None
+    config: Any
     state: TrainingState
+    method: Method
 
     def __repr__(self) -> str:
         return f"Training({self.model.bits} bits, best epoch {self.state.best_epoch} of {self.state.epoch})"
@@ -44,7 +51,7 @@ class Training:
 def train(
     training: Pairs,
     validation: Pairs | None = None,
-    config: Config | None = None,
+    config: Settings | None = None,
     *,
     method: str | None = None,
     preset: str | None = None,
@@ -52,10 +59,11 @@ def train(
     state_file: Path | str | None = None,
     until: int | None = None,
     save_every: float = 3.0,
+    workers: int = 1,
     progress: bool = False,
     **settings: Any,
 ) -> Training:
-    """Build the relation teacher, train one nested model, and keep its best epoch.
+    """Train a method, by default one nested model that follows a relation teacher, and keep its best epoch.
 
     The best epoch has the largest validation mAP (validation pairs as queries, training pairs as database), averaged
     over both directions and all lengths; without validation pairs the last epoch is kept.
@@ -63,17 +71,18 @@ def train(
     Args:
         training: n >= 2 pairs. validation: to select the epoch.
         config: the complete settings; those of `method` and `preset`, changed by `settings`, when None.
-        method: name of the method; `METHODS` lists all. When None, "multibit-plus", or with the preset of one of the
-            paper's datasets the paper's method, "multibit".
+        method: name of the method; `METHODS` lists all. With a config of MultiBit it can be left out. When None,
+            "multibit-plus", or with the preset of one of the paper's datasets the paper's method, "multibit".
         preset: the paper's settings for a dataset, one of `PRESETS`.
         device: "cpu" or "cuda". state_file: of the training state, from which an interrupted training is resumed.
         until: stop after this epoch; with a state file, a later call resumes as if there had been no stop.
-        save_every: minimum seconds between two writes of the state. progress: show a bar on standard error.
-        settings: of `Config`, such as epochs=20.
+        save_every: minimum seconds between two writes of the state. workers: processes that train the models of a
+            method of one length side by side; more than 1 needs the usual `if __name__ == "__main__":` in a script.
+        progress: show a bar on standard error. settings: of the method, such as epochs=20.
 
     Raises:
         DataError: fewer than two pairs, no label among them, or a value that is not finite. ConfigError: a setting out
-            of range, an unavailable device, or `config` together with a method, preset or settings. MismatchError: the
+            of range, an unavailable device, or `config` together with a preset or settings. MismatchError: the
             state file belongs to another training. FormatError: it is corrupt.
 
     Example:
@@ -85,46 +94,146 @@ def train(
         >>> encode(result.model, pairs).image
         Codes(8 items, 8 bits)
     """
-    if config is not None and (method is not None or preset is not None or settings):
-        given = ", ".join([*(["method"] if method else []), *(["preset"] if preset else []), *settings])
-        raise ConfigError(f"got a complete config and {given}: pass only one of them.", option="config")
-    resolved = configure(method, preset, settings) if config is None else config
-    teacher = teacher_class(resolved.teacher).fit(
-        training.labels, resolved.alpha, resolved.eta, resolved.scales, resolved.epsilon, resolved.teacher_alpha
-    )
-    own_scales = resolved.scale_teacher == "own"
-    targets = build_targets(teacher, training.labels, own_scales)
-    without = {"scale_weight": 0.0} if own_scales and not teacher.has_scales else {}
-    model = build_model(training, teacher, resolved).to(check_device(device))
-    score, selection = _selection(training, validation, resolved)
+    chosen, resolved = _resolve(config, method, preset, settings)
+    chosen.require_storable(resolved)
+    check_device(device)
+    state_path = None if state_file is None else Path(state_file)
+    work = partial(_train_one, chosen, training, validation, device=device, until=until, save_every=save_every)
     with showing(progress):
-        state = fit(
-            model, targets, training, resolved.override(without), score, selection=selection,
-            state_file=None if state_file is None else Path(state_file), until=until, save_every=save_every,
-        )  # fmt: skip
-    return Training(model.to("cpu"), targets.finished(), resolved, state)
+        if chosen.lengths != "one":
+            return work(resolved, state_path)
+        return _train_lengths(chosen, resolved, work, state_path, workers)
 
 
-def configure(method: str | None, preset: str | None, settings: Mapping[str, Any]) -> Config:
-    """The settings of a preset, changed by a method, then by single settings.
+def state_files(path: Path) -> list[Path]:
+    """The training states that belong to a name: its own, and one for each length of a method of one length.
+
+    Args:
+        path: as for `train`.
+    """
+    return sorted([*path.parent.glob(path.name), *path.parent.glob(f"{path.stem}-*{path.suffix}")])
+
+
+def configure(method: str | None, preset: str | None, settings: Mapping[str, Any]) -> tuple[Method, Settings]:
+    """A method and its settings: those of a preset, changed by the method, then by single settings.
 
     Args:
         method: name; chosen by the preset when None. preset: "default" when None. settings: override both.
 
     Raises:
-        ConfigError: an unknown method, preset or setting, one out of range, or a method of several models.
+        ConfigError: an unknown method, preset or setting, or one out of range.
     """
     chosen = choose_method(method, preset)
-    if chosen.separate:
-        raise ConfigError(
-            f"{chosen.name!r} is one model per length.", option="method", hint="Train one for each: lengths=(16,), ..."
-        )
-    return chosen.config(Config.preset(preset or "default"), **settings)
+    return chosen, chosen.config(preset=preset).override(settings)
+
+
+def _resolve(
+    config: Settings | None, method: str | None, preset: str | None, settings: Mapping[str, Any]
+) -> tuple[Method, Settings]:
+    if config is None:
+        return configure(method, preset, settings)
+    if preset is not None or settings:
+        given = ", ".join([*(["preset"] if preset else []), *settings])
+        raise ConfigError(f"got a complete config and {given}: pass only one of them.", option="config")
+    return method_of(config, method), config
+
+
+def _train_one(
+    method: Method,
+    training: Pairs,
+    validation: Pairs | None,
+    settings: Settings,
+    state_file: Path | None,
+    *,
+    device: str,
+    until: int | None,
+    save_every: float,
+) -> Training:
+    """One model for all lengths of the settings."""
+    _require_inputs(method, training, validation)
+    score, selection = _selection(training, validation, settings)
+    if method.fit is not None:
+        model = method.fit(training, settings)
+        return Training(model, None, settings, _fitted(None if score is None else score(model)), method)
+    assert method.learner is not None and isinstance(settings, EpochSettings)
+    learner = method.learner(training, settings).to(check_device(device))
+    if learner.needs_unrelated:
+        require_unrelated(training)
+        require_full_batch(training, settings)
+    label = "Training" if method.lengths != "one" else f"Training {settings.code_bits} bits"
+    state = fit(
+        learner, training, settings, score, selection=selection, state_file=state_file, until=until,
+        save_every=save_every, label=label,
+    )  # fmt: skip
+    teacher = learner.teacher if isinstance(learner, MultiBit) else None
+    return Training(learner.model.to("cpu"), teacher, settings, state, method)
+
+
+def _train_lengths(
+    method: Method, settings: Settings, work: Callable[..., Training], state_file: Path | None, workers: int
+) -> Training:
+    """One model for each length. Each is trained on one thread, so that the result does not depend on the workers."""
+    each = [settings.override({"lengths": (bits,)}) for bits in settings.lengths]
+    files = [state_file and _of_length(state_file, bits) for bits in settings.lengths]
+    if workers > 1 and len(each) > 1:
+        results = []
+        with (
+            ProcessPoolExecutor(min(workers, len(each)), get_context("spawn")) as pool,
+            track("Training, a model for each length", len(each), "models") as advance,
+        ):
+            for future in [pool.submit(_on_one_thread, work, *task) for task in zip(each, files, strict=True)]:
+                results.append(future.result())
+                advance()
+    else:
+        results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
+    state = replace(results[-1].state, history=[])
+    for bits, result in zip(settings.lengths, results, strict=True):
+        state.history += [{"bits": bits, **row} for row in result.state.history]
+        state.best_epochs[bits] = result.state.best_epoch
+    state.best_score = float(np.mean([result.state.best_score for result in results]))
+    model = PerLength.join([result.model for result in results])
+    return Training(model, results[-1].teacher, settings, state, method)
+
+
+def _of_length(path: Path, bits: int) -> Path:
+    return path.with_name(f"{path.stem}-{bits}{path.suffix}")
+
+
+def _on_one_thread(work: Callable[..., Training], settings: Settings, state_file: Path | None) -> Training:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work(settings, state_file)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _fitted(score: float | None) -> TrainingState:
+    """The state of a closed form: one epoch without a loss."""
+    row = {"epoch": 1.0, "total": 0.0, "learning_rate": 0.0}
+    if score is None:
+        return TrainingState(1, 1, history=[row])
+    return TrainingState(1, 1, score, history=[{**row, "validation_mAP": score}])
+
+
+def _require_inputs(method: Method, training: Pairs, validation: Pairs | None) -> None:
+    """Refuse features without the tokens that a method reads.
+
+    Raises:
+        DataError: names the method that reads none.
+    """
+    for pairs, name in ((training, "training"), (validation, "validation")):
+        if method.inputs == "tokens" and pairs is not None and len(pairs) and not pairs.has_tokens:
+            raise DataError(
+                f"the method {method.name!r} reads the tokens of images and texts, but the features have none.",
+                option=name,
+                hint=f"Extract the features with tokens, or train {method.name}-pooled, which reads none.",
+            )
 
 
 def _selection(
-    training: Pairs, validation: Pairs | None, config: Config
-) -> tuple[Callable[[HashModel], float] | None, str]:
+    training: Pairs, validation: Pairs | None, settings: Settings
+) -> tuple[Callable[[CodeModel], float] | None, str]:
     """The score that selects the epoch, and the fingerprint of the data that it uses.
 
     Raises:
@@ -144,7 +253,7 @@ def _selection(
             hint="Use more validation rows, or none, which keeps the last epoch.",
         )
 
-    def score(model: HashModel) -> float:
-        return selection_score(encode(model, validation), encode(model, training), config.lengths)
+    def score(model: CodeModel) -> float:
+        return selection_score(encode(model, validation), encode(model, training), settings.lengths)
 
-    return score, fingerprint(validation.image, validation.text, validation.offsets, validation.labels)
+    return score, fingerprint(*validation.arrays)

@@ -9,20 +9,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from multibit.arrays import FloatArray, mean_of
 from multibit.codes import Codes
 from multibit.codes.distance import nearest
 from multibit.codes.items import DIRECTIONS, MODALITIES, Modality, length_near
 from multibit.config import GRID_ALPHA, GRID_ETA
+from multibit.evaluation.agreement import cosine_average_precision
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.metrics import average_precision
+from multibit.features import Pairs
+from multibit.hashing.code_model import CodeModel
+from multibit.hashing.encode import encode_codes, shared_features
 from multibit.hashing.methods import METHODS
-from multibit.paper.cells import Alpha, AtLength, Cells, Design, Eta, Quantity, Searching
+from multibit.paper.cells import FLOAT, Alpha, AtLength, Cells, Design, Eta, Quantity, Searching
 from multibit.paper.reproduction import Reproduction
-from multibit.runs import Run
 
 GAIN_QUERIES, GAIN_CANDIDATES = 1_500, 500  # of the query-level comparison
 UNIFORM_ALPHA = 1.2  # whose nodes UMH and the learned weights have on every dataset (Table `tab:teacher-quality`)
@@ -61,6 +63,10 @@ OWN_SCALES = (
 GAIN_OVER = tuple(map(_design, ("single-scale", "uniform-bits", "pairwise")))
 UNIFORM_BITS = GAIN_OVER[1]
 SERVING = (NAIVE_PREFIX, SEPARATE, MULTIBIT)
+MULTIBIT_PLUS = _design("multibit-plus")
+TESTED = 2_000  # resamples of the paired test
+P_VALUE = Quantity("p", ".3f", larger_is_better=False)
+"""Of the paired test of a method's average precision against the full model's."""
 
 IMPROVED, TIED, DEGRADED = (Quantity(f"{name} %", ".2f") for name in ("improved", "tied", "degraded"))
 MEAN_GAIN = Quantity("mean pp", ".2f")
@@ -77,15 +83,56 @@ MODEL_SAVED, CODE_SAVED = Quantity("model saved %", ".0f"), Quantity("code saved
 
 
 def main_comparison(r: Reproduction, seed: int) -> Cells[float]:
-    """mAP@all of the full model in percent (Table `tab:sota-comparison`, its own rows)."""
-    found = r.evaluation("multibit", seed)
-    return Cells(
-        {
-            (Searching(direction), AtLength(MEAN_MAP, bits)): 100 * found.mean(MAP, direction, bits)
-            for direction in DIRECTIONS
-            for bits in found.lengths
+    """mAP@all in percent of the full model and of the compared methods (Tables `tab:sota-comparison`, ...).
+
+    With compared methods also MultiBit+, the ceilings of real-valued features, and the p-value of the paired test of
+    each method against the full model.
+    """
+    cells: Cells[float] = Cells()
+    designs = r.designs((MULTIBIT_PLUS, MULTIBIT)) if r.compared else [MULTIBIT]
+    full = r.evaluation("multibit", seed)
+    for direction in DIRECTIONS:
+        for design in designs:
+            found, row = r.evaluation(design.method, seed), Searching(direction, design.title)
+            for bits in found.lengths:
+                cells[row, AtLength(MEAN_MAP, bits)] = 100 * found.mean(MAP, direction, bits)
+                if design != MULTIBIT:
+                    pair = full.of(MAP, direction, bits), found.of(MAP, direction, bits)
+                    cells[row, AtLength(P_VALUE, bits)] = compare_queries(*pair, resamples=TESTED).p
+    if r.compared:
+        cells.update(_ceilings(r, seed))
+    return cells
+
+
+def _ceilings(r: Reproduction, seed: int) -> Cells[float]:
+    """mAP@all in percent of rankings by the cosine of real-valued features, the same at every length."""
+    cells: Cells[float] = Cells()
+    for title, sides in real_features(r, seed).items():
+        for direction, (asked, searched) in DIRECTIONS.items():
+            values = cosine_average_precision(
+                sides["query"][asked], sides["database"][searched], r.pairs("query").labels, r.pairs("database").labels
+            )
+            for bits in r.config.lengths:
+                cells[Searching(direction, title), AtLength(MEAN_MAP, bits)] = 100 * mean_of(values)
+    return cells
+
+
+def real_features(r: Reproduction, seed: int) -> dict[str, dict[str, dict[Modality, Any]]]:
+    """Title -> side -> modality -> features that both modalities share, before they are made binary.
+
+    Those of the full model, and those of a joint encoder where the features are of one.
+    """
+    run, pairs = r.run("multibit", seed), {side: r.pairs(side) for side in ("query", "database")}
+    shared = {
+        side: {modality: shared_features(run.model, each, modality) for modality in MODALITIES}
+        for side, each in pairs.items()
+    }
+    found: dict[str, dict[str, dict[Modality, Any]]] = {f"{FLOAT}shared feature of MultiBit": shared}
+    if r.store.recipe.is_joint:
+        found[f"{FLOAT}features of the encoder"] = {
+            side: {modality: each.features(modality) for modality in MODALITIES} for side, each in pairs.items()
         }
-    )
+    return found
 
 
 def component_ablation(r: Reproduction, seed: int) -> Cells[float]:
@@ -147,8 +194,8 @@ def ap_gains(r: Reproduction, seed: int) -> Gains:
     rows = np.sort(np.random.RandomState(42).permutation(len(r.split.database))[:GAIN_CANDIDATES])
 
     def ap(method: str) -> FloatArray:
-        run = r.serving(method, seed, bits)
-        query, database = r.codes(run, "query").take(asked), r.codes(run, "database").take(rows)
+        run = r.run(method, seed)
+        query, database = r.codes(run, "query").take(asked).at(bits), r.codes(run, "database").take(rows).at(bits)
         return average_precision(query.image, database.text, query.labels, database.labels, bits)
 
     full = ap("multibit")
@@ -170,16 +217,15 @@ def query_gain(r: Reproduction, seed: int) -> Cells[float]:
 def multi_length_cost(r: Reproduction, seed: int) -> Cells[float]:
     """Accuracy and cost of serving all lengths (Table `tab:multi-length-cost`)."""
     cells: Cells[float] = Cells()
-    for design in SERVING:
-        runs = r.runs(design.method, seed)
-        stored = sum(run.model.bits for run in runs)  # bits of all stored codes of an item and modality
+    for design in r.designs(SERVING):
+        run = r.run(design.method, seed)
         accuracy = _mean_map(r, seed, [design], COST_MAP)
         cells |= accuracy
         cells[design, MEAN_OF_LENGTHS] = float(np.mean(list(accuracy.values())))
-        cells[design, MODELS] = len(runs)
-        cells[design, MODEL_SIZE] = sum(run.model.nbytes for run in runs) / 1e6
-        cells[design, CODE_SIZE] = 2 * len(r.split.database) * stored / 8 / 2**20
-        cells[design, TRAINING] = r.seconds(runs) / 3600
+        cells[design, MODELS] = run.model.models
+        cells[design, MODEL_SIZE] = run.model.nbytes / 1e6
+        cells[design, CODE_SIZE] = 2 * len(r.split.database) * run.model.layout.stored / 8 / 2**20
+        cells[design, TRAINING] = r.seconds(run) / 3600
         cells[design, QUERY_TIME] = _query_time(r, design.method, seed, length_near(r.config.lengths))
     for saved, size in ((MODEL_SAVED, MODEL_SIZE), (CODE_SAVED, CODE_SIZE)):
         cells[MULTIBIT, saved] = 100 * (1 - cells[MULTIBIT, size] / cells[SEPARATE, size])
@@ -188,13 +234,22 @@ def multi_length_cost(r: Reproduction, seed: int) -> Cells[float]:
 
 def efficiency(r: Reproduction, seed: int) -> Cells[float]:
     """Size and times of the full model (Table `tab:performance-efficiency-raw`)."""
-    run = r.run("multibit", seed)
-    model, features = run.model, _query_features(r)
-    times = {m: 1e3 * _seconds(partial(_code, run, features[m], m)) / len(features[m]) for m in MODALITIES}
+    cells: Cells[float] = Cells()
+    for design in r.designs([MULTIBIT]):
+        cells |= _efficiency_of(r, design, seed)
+    return cells
+
+
+def _efficiency_of(r: Reproduction, design: Design, seed: int) -> Cells[float]:
+    """Of the model of the longest code, as in the paper, where each length has a model of its own."""
+    run, asked = r.run(design.method, seed), r.pairs("query")
+    model = run.model.serving(run.model.bits)
+    # Heads and binarisation, which the paper counts as encoding.
+    times = {m: 1e3 * _seconds(partial(encode_codes, model, asked, m)) / len(asked) for m in MODALITIES}
     values = {
         "parameters M": model.parameter_count / 1e6,
         "GFLOPs": model.flops / 1e9,
-        "train h": r.seconds([run]) / 3600,
+        "train h": r.seconds(run) / 3600,
         "best epoch": float(run.record.selection.epoch),
         "image ms": times["image"],
         "text ms": times["text"],
@@ -202,35 +257,24 @@ def efficiency(r: Reproduction, seed: int) -> Cells[float]:
     forms = {"parameters M": ".2f", "best epoch": ".0f"}
     return Cells(
         {
-            (MULTIBIT, Quantity(name, forms.get(name, ".4f"), larger_is_better=False)): value
+            (design, Quantity(name, forms.get(name, ".4f"), larger_is_better=False)): value
             for name, value in values.items()
         }
     )
 
 
-def _query_features(r: Reproduction) -> dict[Modality, NDArray[np.float32]]:
-    features = r.store.take(r.split.query)
-    return {"image": features.image, "text": features.mean_text}
-
-
 def _query_time(r: Reproduction, method: str, seed: int, bits: int) -> float:
     """Milliseconds per query in a batch for coding its features and finding 100 hits; mean of both directions."""
-    run, features = r.serving(method, seed, bits), _query_features(r)
-    database, times = r.codes(run, "database"), []
+    model, queries = r.run(method, seed).model, r.pairs("query")
+    database, times = r.codes(r.run(method, seed), "database").at(bits), []
     for asked, searched in DIRECTIONS.values():
-        values = features[asked]
-        search = partial(_search, run, values, asked, database.codes(searched), bits)
-        times.append(1e3 * _seconds(search) / len(values))
+        search = partial(_search, model.serving(bits), queries, asked, database.codes(searched), bits)
+        times.append(1e3 * _seconds(search) / len(queries))
     return float(np.mean(times))
 
 
-def _search(run: Run, features: NDArray[np.float32], modality: Modality, database: Codes, bits: int) -> None:
-    nearest(_code(run, features, modality), database, 100, bits)
-
-
-def _code(run: Run, features: NDArray[np.float32], modality: Modality) -> Codes:
-    """Heads and binarisation, which the paper counts as encoding."""
-    return Codes.binarize(run.model.encode(features, modality))
+def _search(model: CodeModel, queries: Pairs, modality: Modality, database: Codes, bits: int) -> None:
+    nearest(encode_codes(model, queries, modality, bits), database, 100, bits)
 
 
 def _seconds(work: Callable[[], Any]) -> float:

@@ -89,6 +89,9 @@ Column = Quantity | AtLength | LengthAgreementTau | Alpha
 
 # Rows.
 
+FLOAT = "float: "
+"""Beginning of the name of a row of real-valued features, which are no codes."""
+
 
 @dataclass(frozen=True)
 class Design:
@@ -118,12 +121,23 @@ class Design:
 
 @dataclass(frozen=True)
 class Searching:
-    """One direction of search."""
+    """One direction of search.
+
+    Attributes:
+        direction: of the search. title: of what is searched with, where a table compares several.
+    """
 
     direction: Direction
+    title: str = ""
+
+    @property
+    def is_code(self) -> bool:
+        """Whether binary codes are searched, not real-valued features."""
+        return not self.title.startswith(FLOAT)
 
     def __str__(self) -> str:
-        return DIRECTION_NAMES[self.direction]
+        name = DIRECTION_NAMES[self.direction]
+        return f"{self.title}, {name}" if self.title else name
 
 
 @dataclass(frozen=True)

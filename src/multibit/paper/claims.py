@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multibit.paper.cells import Alpha, AtLength, Cells, Column, Eta, Row
+from multibit.paper.cells import Alpha, AtLength, Cells, Column, Eta, Row, Searching
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,50 @@ def span(digits: int) -> Callable[[Cells[float]], str]:
 def better(row: Row, other: Row) -> Callable[[Cells[float]], bool]:
     """A row is better than another in every column."""
     return lambda cells: all(_better(cells[row, c], cells[other, c], c) for c in cells.columns)
+
+
+def best_row(row: Row) -> Callable[[Cells[float]], bool]:
+    """A row is at least as good as every other one in every column."""
+    return lambda cells: all(
+        cells[row, c] == cells[other, c] or _better(cells[row, c], cells[other, c], c)
+        for other, c in cells
+        if other != row
+    )
+
+
+def best_in(share: float) -> Callable[[Cells[float]], bool]:
+    """MultiBit has the largest value in so many columns, over both directions; a share of them if below 1."""
+
+    def holds(cells: Cells[float]) -> bool:
+        best, settings = wins(cells)
+        return best >= (share if share >= 1 else share * settings)
+
+    return holds
+
+
+def wins(cells: Cells[float], title: str = "MultiBit") -> tuple[int, int]:
+    """In how many settings, directions and lengths, a method has the largest value, and the number of settings.
+
+    Rows of real-valued features do not compete.
+
+    Raises:
+        KeyError: no other method is measured.
+    """
+    found = []
+    for direction in dict.fromkeys(row.direction for row in cells.rows if isinstance(row, Searching)):
+        rows = [row for row in cells.rows if isinstance(row, Searching) and row.direction == direction and row.is_code]
+        own = Searching(direction, title)
+        if len(rows) > 1 and own in rows:
+            found += [cells[own, c] >= max(cells[row, c] for row in rows) for c in cells.columns]
+    if not found:
+        raise KeyError("no other method is measured")
+    return sum(found), len(found)
+
+
+def wins_in_words(cells: Cells[float]) -> str:
+    """The count of `wins`."""
+    best, settings = wins(cells)
+    return f"{best} of {settings}"
 
 
 def improving(cells: Cells[float]) -> bool:

@@ -17,7 +17,8 @@ from multibit.codes.items import MIDDLE
 from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_json, replacing
-from multibit.paper.cells import Cells
+from multibit.paper.accuracy_cells import P_VALUE
+from multibit.paper.cells import FLOAT, Cells
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.outcome import DATASETS, Entry, Outcome
 from multibit.paper.reproduce import FIGURE_KIND, FIGURE_VERSION, KIND, SUMMARY, VERSION, numbers_of, save_figure
@@ -36,13 +37,13 @@ class Layout:
 
     Attributes:
         down: parts that name a line, outermost first. across: parts that name a column, outermost first.
-        compared: whose values compete for bold and underline: the rows of one column and dataset, all cells of a
-            dataset, or none.
+        compared: whose values compete for bold and underline: the rows of one column and dataset, those of one
+            direction among them, all cells of a dataset, or none.
     """
 
     down: tuple[Part, ...] = ("dataset", "row")
     across: tuple[Part, ...] = ("column",)
-    compared: Literal["rows", "grid", "none"] = "rows"
+    compared: Literal["rows", "directions", "grid", "none"] = "rows"
 
 
 WIDE: tuple[Part, ...] = ("dataset", "bits")
@@ -53,7 +54,7 @@ LAYOUTS: dict[str, Layout] = {
     "quadrature-fidelity": Layout(("dataset",), ("column", "row"), "none"),
     "teacher-quality": Layout(("column", "row"), ("dataset",)),
     "teacher-aligned": Layout(("dataset",), ("row", "column")),
-    "main-comparison": Layout(("row",), WIDE, "none"),
+    "main-comparison": Layout(("row",), WIDE, "directions"),
     "component-ablation": Layout(("row",), WIDE),
     "teacher-transfer": Layout(("row",), WIDE),
     "query-gain": Layout(("row", "dataset"), ("column",), "none"),
@@ -209,10 +210,10 @@ def joined_tables(finished: Sequence[Finished]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for name, entry in TABLES.items():
         cells = [cell for each in finished for cell in each.cells.get(name, ())]
-        if entry.layout is not None and cells:
-            tables[name] = entry.layout(Outcome(entry, Cells()))
-        elif cells:
+        if name in LAYOUTS and cells:
             tables[name] = _arrange(entry, LAYOUTS[name], cells, finished)
+        elif cells:
+            tables[name] = Outcome(entry, Cells()).table()
     return {**tables, "claims": _claims_table(finished)}
 
 
@@ -268,10 +269,13 @@ def _marks(cells: Sequence[Made], layout: Layout) -> list[tuple[Made, Mark]]:
         return []
 
     def rivals(cell: Made) -> tuple[str, ...]:
-        return (cell.names["dataset"],) if layout.compared == "grid" else (cell.names["dataset"], cell.names["column"])
+        direction = cell.names["row"].rpartition(", ")[2] if layout.compared == "directions" else ""
+        column = "" if layout.compared == "grid" else cell.names["column"]
+        return cell.names["dataset"], column, direction
 
     found: list[tuple[Made, Mark]] = []
-    for _, group in groupby(sorted(cells, key=rivals), key=rivals):
+    competing = [cell for cell in cells if not cell.names["row"].startswith(FLOAT)]
+    for _, group in groupby(sorted(competing, key=rivals), key=rivals):
         rows = list(group)
         if len(rows) > 1:
             marks = mark_columns([[cell.mean] for cell in rows], larger_is_better=rows[0].larger_is_better)
@@ -351,6 +355,8 @@ def _cells_of(title: str, table: Mapping[str, Any]) -> list[Made]:
         got = tuple(math.nan if value is None else float(value) for value in cell["got"])
         paper = math.nan if cell["paper"] is None else float(cell["paper"])
         quantity, _, bits = cell["column"].rpartition(" ")
+        if quantity == P_VALUE.name:
+            continue
         names: dict[Part, str] = {
             "dataset": title, "row": cell["row"], "column": cell["column"],
             "quantity": quantity or cell["column"], "bits": bits,

@@ -93,7 +93,7 @@ def teacher_quality(r: Reproduction, seed: int) -> Cells[float]:
         UMH: _fit(r, "umh", UNIFORM_ALPHA),
     }
     if r.subject.store is not None:
-        teachers[Named(LEARNED.title)] = r.run(LEARNED.method, seed, **LEARNED.settings).teacher
+        teachers[Named(LEARNED.title)] = r.teacher(LEARNED.method, seed, **LEARNED.settings)
     return _ndcg_of_teachers(r, {**teachers, FRT: _fit(r, "frt")})
 
 

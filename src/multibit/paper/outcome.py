@@ -21,6 +21,9 @@ from multibit.table import Cell, Number, Table
 DATASETS = {"mirflickr": "MIRFlickr-25K", "iapr": "IAPR TC-12", "coco": "MS-COCO", "nuswide": "NUS-WIDE"}
 """Name of a dataset of the paper -> its printed name."""
 
+VARIANTS = (" (pooled)", " (one code)")
+"""Endings of the titles of methods that stand next to the paper's values of the method without the ending."""
+
 Measure = Callable[[Reproduction, int], Cells[float]]
 UNDEFINED = Number(float("nan"))
 
@@ -125,7 +128,7 @@ def reproduce(entry: Entry, reproduction: Reproduction, seeds: Sequence[int]) ->
     cells = Cells({key: np.array([each.get(key, np.nan) for each in measured], np.float64) for key in measured[0]})
     means = Cells({key: float(values.mean()) for key, values in cells.items()})
     dataset = reproduction.subject.column
-    printed, left_out = _comparable(entry, reproduction, cells.find(printed_texts(entry.name, dataset)))
+    printed, left_out = _comparable(entry, reproduction, cells.find(_with_variants(printed_texts(entry.name, dataset))))
     notes = [*left_out, entry.remark(reproduction, means, printed), _evaluator(entry, reproduction, means)]
     verdicts = {claim.text: claim.judge(means) for claim in entry.claims if claim.concerns(dataset)}
     return Outcome(
@@ -177,3 +180,12 @@ def printed_texts(name: str, column: str | None) -> dict[tuple[str, str], float]
     """What the paper printed in a table for one of its datasets, by printed names; empty for another dataset."""
     rows = printed_tables().get(name, {}).get(column or "", {})
     return {(row, cell): value for row, cells in rows.items() for cell, value in cells.items()}
+
+
+def _with_variants(texts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """The paper's values, also under the names of the variants of a method that a dataset without tokens has."""
+    known = dict(texts)
+    for (row, cell), value in texts.items():
+        method, comma, direction = row.partition(", ")
+        known |= {(f"{method}{variant}{comma}{direction}", cell): value for variant in VARIANTS}
+    return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from multibit.errors import DataError
 from multibit.evaluation.agreement import Quantization, quantization, rank_displacement, ranking_agreement
 from multibit.evaluation.metric import COLLISION, INVERSION, NDCG, TAU_B
 from multibit.evaluation.resolution import kendall_tau, pair_order
-from multibit.evaluation.strata import no_shared_label
+from multibit.evaluation.strata import Stratum, no_shared_label
 from multibit.paper.accuracy_cells import MULTIBIT, NAIVE_PREFIX, SEPARATE
 from multibit.paper.cells import AtLength, Cells, Design, Length, LengthAgreementTau, Named, Quantity, Searching
 from multibit.paper.reproduction import Reproduction
@@ -46,7 +46,7 @@ def resolution(reference: str) -> Callable[[Reproduction, int], Cells[float]]:
         if reference not in r.references:
             _ = r.semantic  # raises the reason
         cells: Cells[float] = Cells()
-        for design in (NAIVE_PREFIX, MULTIBIT):
+        for design in r.designs((NAIVE_PREFIX, MULTIBIT)):
             found = r.evaluation(design.method, seed, graded=True)
             for bits in [b for b in found.lengths if b <= MIDDLE] or found.lengths:
                 for metric, quantity in RESOLUTION.items():
@@ -79,7 +79,7 @@ def order_preservation(r: Reproduction, seed: int) -> Cells[float]:
     asked = rng.permutation(len(r.split.query))[:ORDER_QUERIES]
     rows = np.sort(rng.permutation(len(r.split.database))[:ORDER_CANDIDATES])
     query, database = r.codes(run, "query").take(asked), r.codes(run, "database").take(rows)
-    relevance = np.round(run.teacher.scores(query.labels, database.labels), 10)
+    relevance = np.round(r.teacher("multibit", seed).scores(query.labels, database.labels), 10)
     cells: Cells[float] = Cells()
     for column in (SOFT, BINARY):
         for direction, (left, right) in DIRECTIONS.items():
@@ -94,22 +94,22 @@ def order_preservation(r: Reproduction, seed: int) -> Cells[float]:
 
 def resolution_strata(r: Reproduction, seed: int) -> Cells[float]:
     """NDCG@100 of pairs that share no label (Table `tab:resolution-noshared`)."""
-    run = r.run("multibit", seed)
-    query, database = r.codes(run, "query"), r.codes(run, "database")
-    found = no_shared_label(
-        [(query.codes(asked), database.codes(searched)) for asked, searched in DIRECTIONS.values()],
-        query.labels,
-        database.labels,
-        r.semantic,
-        run.teacher.graph.weights,
-        length_near(r.config.lengths),
-    )
     cells: Cells[float] = Cells()
-    for strata in zip(*found, strict=True):
-        row = Named(strata[0].name)
-        cells[row, STRATUM_NDCG] = float(np.mean([mean_of(each.values) for each in strata]))
-        cells[row, PAIRS] = float(strata[0].pairs)
+    for design in reversed(r.designs([MULTIBIT])):  # the full model first
+        column = STRATUM_NDCG if design == MULTIBIT else replace(STRATUM_NDCG, name=f"{STRATUM_NDCG} {design}")
+        for strata in zip(*_strata_of(r, design.method, seed), strict=True):
+            row = Named(strata[0].name)
+            cells[row, column] = float(np.mean([mean_of(each.values) for each in strata]))
+            if design == MULTIBIT:
+                cells[row, PAIRS] = float(strata[0].pairs)
     return cells
+
+
+def _strata_of(r: Reproduction, method: str, seed: int) -> list[tuple[Stratum, Stratum]]:
+    run, bits = r.run(method, seed), length_near(r.config.lengths)
+    query, database = r.codes(run, "query").at(bits), r.codes(run, "database").at(bits)
+    sides = [(query.codes(asked), database.codes(searched)) for asked, searched in DIRECTIONS.values()]
+    return no_shared_label(sides, query.labels, database.labels, r.semantic, r.graph.weights, bits)
 
 
 def scale_boundary(r: Reproduction, seed: int) -> Cells[float]:
@@ -157,7 +157,7 @@ def cross_length_agreement(r: Reproduction, seed: int) -> Cells[float]:
     """Tau-b between lengths (Table `tab:cross-length-agreement-complete`)."""
     far = min(r.config.lengths), max(r.config.lengths)
     cells: Cells[float] = Cells()
-    for design in AGREEING:
+    for design in r.designs(AGREEING, nested_only=True):
         taus = {direction: _agreement_of(r, design.method, seed, direction) for direction in DIRECTIONS}
         cells |= {(design, LengthAgreementTau(direction, far)): taus[direction][far] for direction in DIRECTIONS}
         cells |= {
@@ -170,10 +170,9 @@ def cross_length_agreement(r: Reproduction, seed: int) -> Cells[float]:
 def _agreement_of(r: Reproduction, method: str, seed: int, direction: Direction) -> dict[tuple[int, int], float]:
     """Mean tau-b of every pair of lengths; each length is ranked by the model that serves it."""
     asked, searched = DIRECTIONS[direction]
-    sides = {}
+    run, sides = r.run(method, seed), {}
     for bits in r.config.lengths:
-        run = r.serving(method, seed, bits)
-        sides[bits] = r.codes(run, "query").codes(asked), r.codes(run, "database").codes(searched)
+        sides[bits] = r.codes(run, "query").at(bits).codes(asked), r.codes(run, "database").at(bits).codes(searched)
     return {pair.lengths: float(pair.tau.mean()) for pair in ranking_agreement(sides)}
 
 

@@ -15,6 +15,7 @@ from multibit.config import Config
 from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError, require_known
 from multibit.features.store import FeatureStore
 from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, write_json
+from multibit.hashing.methods import METHODS
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, reproduce
@@ -28,6 +29,11 @@ SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
 FIGURE_KIND, FIGURE_VERSION = "figure", 1
 WRITTEN = ("config", "data", "column", "split", "seeds")  # by every version, about the tables of a folder
 QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
+SOTA = "sota"  # stands for the tables that have rows of the compared methods
+SOTA_TABLES = (
+    "main-comparison", "resolution-idf", "resolution-label-names", "resolution-strata", "multi-length-cost",
+    "cross-length-agreement", "efficiency",
+)  # fmt: skip
 QUICK_LEAVES_OUT = ("sensitivity", "parameter-sensitivity")  # 25 trainings
 METHOD = (
     "teacher", "teacher_alpha", "scale_teacher", "allocation", "aligned", "alignment", "standard_weight",
@@ -46,9 +52,32 @@ def choose(names: Sequence[str], *, quick: bool) -> list[str]:
         ConfigError: an unknown name.
     """
     everything = [*TABLES, *FIGURES]
+    chosen: list[str] = []
     for name in names:
-        require_known("name", name, everything, option="names")
-    return list(dict.fromkeys(names)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
+        require_known("name", name, [*everything, SOTA], option="names")
+        chosen += SOTA_TABLES if name == SOTA else [name]
+    return list(dict.fromkeys(chosen)) or [name for name in everything if not (quick and name in QUICK_LEAVES_OUT)]
+
+
+def compared_methods(given: Sequence[str] | None, names: Sequence[str], store: FeatureStore | None) -> tuple[str, ...]:
+    """The compared methods that the tables show besides MultiBit and its variants.
+
+    Args:
+        given: names of methods; when None all of them if the tables are asked for as "sota", else none.
+        names: of the tables, as asked for. store: the features; without tokens the pooled variants are chosen.
+
+    Raises:
+        ConfigError: an unknown method, or a variant of MultiBit, which has tables of its own.
+    """
+    compared = {name: method for name, method in METHODS.items() if not isinstance(method.defaults, Config)}
+    if given is None:
+        if SOTA not in names:
+            return ()
+        reads = "pooled" if store is None or store.image_tokens is None else "tokens"
+        return tuple(name for name, method in compared.items() if reads in method.tables)
+    for name in given:
+        require_known("method", name, compared, option="methods")
+    return tuple(name for name in compared if name in given)
 
 
 def require_plan(config: Config, seeds: Sequence[int]) -> None:
@@ -166,6 +195,7 @@ def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
         "split": r.split.fingerprint(),
         "seeds": list(seeds),
         "text_encoder": r.text_encoder,
+        "compared": list(r.compared),
     }
 
 
@@ -178,7 +208,8 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     path = folder / SUMMARY
     if not path.exists():
         return {}
-    content = {"text_encoder": None} | read_json(path, kind=KIND, version=VERSION, fields=("tables", *WRITTEN))
+    stored = read_json(path, kind=KIND, version=VERSION, fields=("tables", *WRITTEN))
+    content = {"text_encoder": None, "compared": [], **stored}
     if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
         raise FormatError("invalid field: tables or config.", file=path, hint="Delete the file; trained runs are kept.")
     content["config"] = {**Config().to_dict(), **content["config"]}  # a setting that is newer had its default then

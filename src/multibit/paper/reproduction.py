@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,20 +11,23 @@ from typing import Any, Literal, TypeVar
 
 from multibit.arrays import Labels
 from multibit.codes.items import CodedItems
-from multibit.config import Config
+from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split_files import choose_split
 from multibit.errors import DataError, FormatError, MultibitError
 from multibit.evaluation.protocol import Evaluation, add_resolution, evaluate_rankings
 from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance
+from multibit.features.pairs import Pairs
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import FeatureStore
 from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
 from multibit.measurement import PROTOCOLS, label_name_relevance
-from multibit.runs import RUN_FILES, STATE_FILE, Run
+from multibit.paper.cells import Design
+from multibit.relation import LabelGraph, RelationTeacher
+from multibit.runs import RUN_FILES, Run, remove_states
 
 T = TypeVar("T")
 Side = Literal["query", "database", "validation", "train", "unseen"]
@@ -64,6 +67,8 @@ class Reproduction:
             features, or the paper's sizes where they have none.
         text_encoder: name, folder or hub name of the label-name evaluator's encoder; that of the features when None, or
             the packaged one where the features are ready-made.
+        workers: processes for a method with a model for each length.
+        compared: names of the compared methods that the tables show besides MultiBit and its variants.
     """
 
     subject: Subject
@@ -73,6 +78,8 @@ class Reproduction:
     say: Callable[[str], None] = _silent
     sizes: Mapping[str, int] | None = None
     text_encoder: str | None = None
+    workers: int = 1
+    compared: tuple[str, ...] = ()
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -103,6 +110,11 @@ class Reproduction:
         return GradedRelevance.idf(self.subject.labels[self.split.database])
 
     @cached_property
+    def graph(self) -> LabelGraph:
+        """The label graph of the training items."""
+        return LabelGraph.from_labels(self.subject.labels[self.split.train], self.config.epsilon)
+
+    @cached_property
     def semantic(self) -> GradedRelevance:
         """The label-name evaluator.
 
@@ -131,24 +143,36 @@ class Reproduction:
         return found
 
     def run(self, method: str, seed: int, **settings: Any) -> Run:
-        """The trained model of a method that is one model."""
-        return self.runs(method, seed, **settings)[0]
-
-    def runs(self, method: str, seed: int, **settings: Any) -> list[Run]:
-        """The trained models of a method: one for all lengths, or one for each."""
+        """The trained model of a method."""
         found = find_method(method)
-        config = found.config(self.config).override({"seed": seed, **settings})
-        return [self._train(method, each) for each in found.models(config).values()]
+        config = found.config(self.config, self.subject.column).override({"seed": seed, **settings})
+        # Variants of MultiBit with the same settings are one run, whatever their names.
+        variant = [] if found.lengths == "nested" and isinstance(config, Config) else [method]
+        parts = (*variant, config.changes(), self.store.fingerprint(), self.split.fingerprint(), self.device)
+        folder = self.folder / "runs" / fingerprint(*parts)
+        return self.remember(("run", folder), lambda: self._open_or_train(method, config, folder))
 
-    def seconds(self, runs: Iterable[Run]) -> float:
-        """Total duration of their trainings; NaN if one of them was interrupted."""
-        return float(sum(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"] for run in runs))
+    def designs(self, own: Sequence[Design], *, nested_only: bool = False) -> list[Design]:
+        """The rows of a table: the compared methods, then its own.
 
-    def _train(self, method: str, config: Config) -> Run:
-        key = fingerprint(config.changes(), self.store.fingerprint(), self.split.fingerprint(), self.device)
-        return self.remember(("run", key), lambda: self._open_or_train(method, config, self.folder / "runs" / key))
+        Args:
+            own: designs of MultiBit. nested_only: without compared methods that train a model for each length.
+        """
+        chosen = [find_method(name) for name in self.compared]
+        kept = [method for method in chosen if not (nested_only and method.lengths == "one")]
+        return [*(Design(method.title, method.name) for method in kept), *own]
 
-    def _open_or_train(self, method: str, config: Config, folder: Path) -> Run:
+    def teacher(self, method: str, seed: int, **settings: Any) -> RelationTeacher:
+        """The relation teacher of a variant of MultiBit, as it was trained."""
+        teacher = self.run(method, seed, **settings).teacher
+        assert teacher is not None
+        return teacher
+
+    def seconds(self, run: Run) -> float:
+        """Duration of its training; NaN if it was interrupted."""
+        return float(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"])
+
+    def _open_or_train(self, method: str, config: Settings, folder: Path) -> Run:
         if (folder / "run.json").exists():
             if run := self._open(folder, config):
                 return run
@@ -157,11 +181,13 @@ class Reproduction:
             self.say(f"{folder.name} ({method}) changed since it was trained: moved to {stale.name} and trained again.")
         self.say(f"Training {method}: {_differences(config)}")
         begun, start = folder.exists(), time.perf_counter()
-        run = Run.create(folder, self.store, self.split, config, device=self.device)
+        run = Run.create(
+            folder, self.store, self.split, config, method=method, device=self.device, workers=self.workers
+        )
         _seal(folder, float("nan") if begun else time.perf_counter() - start)
         return run
 
-    def _open(self, folder: Path, config: Config) -> Run | None:
+    def _open(self, folder: Path, config: Settings) -> Run | None:
         """The kept run; None if it is not what was trained. A run that was stopped just before its seal is sealed."""
         sealed = (folder / SEAL).exists()
         try:
@@ -173,14 +199,13 @@ class Reproduction:
         if run.config != config or run.record.data != self.store.fingerprint():
             return None
         if not sealed:
-            (folder / STATE_FILE).unlink(missing_ok=True)
+            remove_states(folder)
             _seal(folder, float("nan"))  # the duration is unknown
         return run
 
-    def serving(self, method: str, seed: int, bits: int, **settings: Any) -> Run:
-        """The model that makes the codes of a length: of separate models, the shortest that is long enough."""
-        runs = self.runs(method, seed, **settings)  # ascending
-        return next(run for run in runs if run.config.code_bits >= bits)
+    def pairs(self, side: Side) -> Pairs:
+        """The features of one part of the split."""
+        return self.remember(("pairs", side), lambda: self.store.take(getattr(self.split, side)))
 
     def codes(self, run: Run, side: Side) -> CodedItems:
         """The coded items of one part of the split, with their relaxed values."""
@@ -207,7 +232,7 @@ class Reproduction:
         """Evaluate a method. The first ranks of the method "multibit" are part of its candidate pools.
 
         Args:
-            method, seed, settings: as in `runs`. lengths: the configured lengths when None.
+            method, seed, settings: as in `run`. lengths: the configured lengths when None.
             graded: also measure resolution with all references. protocol: a key of `PROTOCOLS`.
         """
         measured = tuple(lengths or self.config.lengths)
@@ -216,11 +241,8 @@ class Reproduction:
         side: Side = "unseen" if protocol == "out" else "database"
 
         def measure() -> Evaluation:
-            parts = []
-            for run in self.runs(method, seed, **settings):
-                served = [bits for bits in measured if run is self.serving(method, seed, bits, **settings)]
-                parts.append(self._evaluate(run, served, seed, graded, side, PROTOCOLS[protocol]))
-            return _join(parts, measured)
+            run = self.run(method, seed, **settings)
+            return self._evaluate(run, measured, seed, graded, side, PROTOCOLS[protocol])
 
         return self.remember(key, measure)
 
@@ -242,15 +264,7 @@ class Reproduction:
         return found
 
 
-def _join(parts: Sequence[Evaluation], lengths: Sequence[int]) -> Evaluation:
-    """One evaluation from those of models that serve different lengths."""
-    first = parts[0]
-    values = {key: value for part in parts for key, value in part.values.items()}
-    curves = {key: curve for part in parts for key, curve in part.curves.items()}
-    return Evaluation(first.protocol, tuple(lengths), first.queries, first.database, values, first.floors, curves)
-
-
-def _differences(config: Config) -> str:
+def _differences(config: Settings) -> str:
     """The settings that differ from the defaults, human-readable."""
     return ", ".join(f"{name} {value}" for name, value in config.changes().items()) or "the default settings"
 

@@ -73,14 +73,14 @@ def field_record(measured: MeasuredRun, store: FeatureStore) -> FieldRecord:
     return FieldRecord(
         dataset=store.source.stem if store.source else "data",
         settings={"train_num": len(split.train), **run.config.to_dict()},
-        epochs=run.config.epochs,
+        epochs=getattr(run.config, "epochs", 1),
         best=run.record.selection.epoch,
         history=read_history(run),
         query=measured.query,
         database=measured.database,
         evaluation=measured.evaluations[0],
         precision={key: ranking.first.precision for key, ranking in measured.rankings[0].items()},
-        within=within_modality(measured.query, measured.database, run.config.lengths),
+        within=within_modality(measured.query, measured.database, run.lengths),
     )
 
 
@@ -106,7 +106,7 @@ def write_field_files(record: FieldRecord, folder: Path) -> list[Path]:
             for mode in DIRECTIONS:
                 path = folder / FOLDER / f"{bits}-ours-{record.dataset}-{mode}"
                 mat = path.with_name(f"{path.name}.mat")
-                save_mat(mat, record.query, record.database, bits)
+                save_mat(mat, record.query.at(bits), record.database.at(bits), bits)
                 top = _top_rows(record.precision[mode, bits].tolist())
                 points = _radius_rows(record.evaluation.curves[mode, bits])
                 written += [

@@ -283,6 +283,10 @@ def _has_teacher(study: Study) -> bool:
     return study.first.teacher is not None
 
 
+def _has_scales(study: Study) -> bool:
+    return _has_teacher(study) and bool(study.first.blocks)
+
+
 def _has_cost(study: Study) -> bool:
     return study.first.cost is not None
 
@@ -303,7 +307,7 @@ FIGURES = (
     ReportFigure("distances-by-shared-labels", "Distances by number of shared labels", _distances_by_shared_labels),
     ReportFigure("label-graph", "Label graph and diffusion scales", _label_graph, _has_teacher),
     ReportFigure("bit-balance", "Balance of the bits in the database", _bit_balance),
-    ReportFigure("bit-budget", "Bits of each scale", _bit_budget, _has_teacher),
+    ReportFigure("bit-budget", "Bits of each scale", _bit_budget, _has_scales),
     ReportFigure("accuracy-and-cost", "Accuracy against storage and search time", _accuracy_and_cost, _has_cost),
     ReportFigure(
         "ap-differences", "Differences of average precision, query by query", _ap_differences, _has_comparison

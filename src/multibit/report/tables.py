@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
+from multibit.config import Config
 from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, PRECISION
 from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, Evaluation
 from multibit.hashing.methods import METHODS
@@ -17,6 +18,10 @@ ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name
 
 FLOORS = {"popularity": "most common labels first", "random": "random order"}
 """Name of a floor -> its ranking."""
+
+
+LENGTHS_IN_WORDS = {"nested": "nested", "several": "a code for each", "one": "a model for each"}
+INPUTS_IN_WORDS = {"pooled": "one vector", "tokens": "tokens"}
 
 
 def accuracy_table(evaluation: Evaluation) -> Table:
@@ -50,13 +55,21 @@ def _accuracy_note(evaluation: Evaluation) -> str:
 
 def methods_tables() -> list[Table]:
     """The methods and the relation teachers that can be trained."""
-    methods = tuple(
+    variants = [method for method in METHODS.values() if isinstance(method.defaults, Config)]
+    compared = [method for method in METHODS.values() if method not in variants]
+    own = tuple(
         (m.name, m.title, m.meaning, ", ".join(f"{name} {value}" for name, value in m.settings.items()))
-        for m in METHODS.values()
+        for m in variants
+    )
+    others = tuple(
+        (m.name, m.title, m.venue or "classical", LENGTHS_IN_WORDS[m.lengths], INPUTS_IN_WORDS[m.inputs], m.differs)
+        for m in compared
     )
     teachers = tuple((name, (teacher.__doc__ or "").splitlines()[0]) for name, teacher in TEACHERS.items())
+    heading = ("method", "name in the paper", "venue", "code lengths", "reads", "what differs from the published code")
     return [
-        Table("Methods", ("method", "in the paper", "meaning", "settings"), methods),
+        Table("MultiBit and its variants", ("method", "name in the paper", "meaning", "settings"), own),
+        Table("Compared methods", heading, others),
         Table("Relation teachers", ("teacher", "g*"), teachers),
     ]
 

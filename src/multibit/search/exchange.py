@@ -13,6 +13,8 @@ from multibit.errors import DataError, MissingExtraError
 from multibit.files import replacing
 from multibit.search.code_files import CodeFile
 
+SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
+
 
 def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> None:
     """Write codes for another tool, in the format of the file extension.
@@ -22,9 +24,10 @@ def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> Non
         bits: prefix length; faiss pads it to whole bytes with zeros, which changes no distance.
 
     Raises:
-        DataError: another extension. MissingExtraError: faiss is not installed.
+        DataError: another extension, or items with several codes each. MissingExtraError: faiss is not installed.
     """
     target = Path(path)
+    codes.require_one_view(f"A {target.suffix} file", SEVERAL)
     packed = codes.prefix(codes.check_length(bits)).to_bytes()
     if target.suffix not in (".npy", ".faiss"):
         raise DataError(f"must end in .npy or .faiss, got {target.suffix!r}.", file=target)
@@ -78,13 +81,14 @@ def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: in
         path: ending in .mat. query, database: the two sets of items. bits: prefix length.
 
     Raises:
-        DataError: another extension, or `bits` longer than the codes.
+        DataError: another extension, items with several codes each, or `bits` longer than the codes.
     """
     if Path(path).suffix != ".mat":
         raise DataError(f"must end in .mat, got {Path(path).suffix!r}.", file=path)
     arrays: dict[str, Any] = {}
     for side, items in (("q", query), ("r", database)):
         for name, codes in (("img", items.image), ("txt", items.text)):
+            codes.require_one_view("A .mat file", SEVERAL)
             arrays[f"{side}_{name}"] = codes.prefix(codes.check_length(bits)).to_signs().astype(np.float32)
         arrays[f"{side}_l"] = items.labels
     with replacing(Path(path)) as temporary:

@@ -19,7 +19,7 @@ from multibit.files import only_writer, read_arrays, require_file, write_arrays
 from multibit.search.columns import Id, IdColumn, PayloadColumn
 from multibit.search.engines import ENGINES, Engine
 
-KIND, VERSION = "index", 1
+KIND, VERSION = "index", 2  # the version of an index with several codes per item; the others are written as 1
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ class Index:
 
     def __repr__(self) -> str:
         size = "empty" if self.codes is None else f"{len(self):,} {self.modality or 'item'}s, {self.codes.bits} bits"
-        return f"Index({size}, {self.engine_name} engine)"
+        views = f", {self.codes.views} views" if self.codes is not None and self.codes.views > 1 else ""
+        return f"Index({size}{views}, {self.engine_name} engine)"
 
     @property
     def engine(self) -> Engine:
@@ -167,11 +168,11 @@ class Index:
 
         Args:
             ids: new and unique, all strings or all integers; None continues the numbering.
-            codes: one per item, of the length of the index. payloads: one JSON object per item.
+            codes: one item each, of the length and the views of the index. payloads: one JSON object per item.
 
         Raises:
-            DataError: counts that differ, a duplicate or existing id, codes of another length, or a payload that is not
-                a JSON object.
+            DataError: counts that differ, a duplicate or existing id, codes of another length or number of views, or a
+                payload that is not a JSON object. ConfigError: several views, which the engine cannot search.
         """
         column = IdColumn.of(range(self.ids.next, self.ids.next + len(codes)) if ids is None else ids)
         described = self._check(column, codes, payloads)
@@ -218,8 +219,8 @@ class Index:
                 as their files; "part 1", ... when None.
 
         Raises:
-            DataError: no part, an id in two of them, or codes of different lengths. MismatchError: different models or
-                modalities.
+            DataError: no part, an id in two of them, or codes of different lengths or views. MismatchError: different
+                models or modalities.
         """
         if not parts:
             raise DataError("need at least one index to merge.")
@@ -273,7 +274,8 @@ class Index:
 
         Raises:
             DataError: k or max_distance out of range, `bits` longer than the codes, or an unknown id.
-            ConfigError: the engine has no filters. MismatchError: the index holds codes of another model.
+            ConfigError: the engine has no filters, or cannot search several views. MismatchError: the index holds codes
+                of another model.
         """
         if model is not None:
             self.require_model(model)
@@ -284,6 +286,7 @@ class Index:
         if self.codes is None:
             return self._result(Neighbours.allocate(len(codes), k, codes.take([])), length)
         codes.check_length(length)
+        self._require_views(codes, self.codes)
         allowed = self._allowed(among, where)
         if allowed is not None and not self.engine.capabilities.filters:
             problem = f"the {self.engine_name} engine cannot search with filters."
@@ -352,7 +355,7 @@ class Index:
         index = cls(header["model"], header["engine"], header.get("modality", ""))
         index._replace(
             IdColumn.from_arrays(arrays, header),
-            Codes(arrays["words"], header["bits"]),
+            Codes(arrays["words"], header["bits"], header.get("views", 1)),
             PayloadColumn.from_arrays(arrays, header["count"]),
         )
         return index
@@ -380,9 +383,9 @@ class Index:
         arrays = {"words": self.codes.words, **id_arrays, **self.payloads.to_arrays()}
         header = {
             "bits": self.codes.bits, "count": len(self), "model": self.model, "engine": self.engine_name,
-            "modality": self.modality, **id_header,
+            "modality": self.modality, **id_header, **self.codes.more_views,
         }  # fmt: skip
-        write_arrays(path, arrays, header, kind=KIND, version=VERSION)
+        write_arrays(path, arrays, header, kind=KIND, version=VERSION if self.codes.more_views else 1)
 
     def _filled(self) -> Codes:
         if self.codes is None:
@@ -396,7 +399,17 @@ class Index:
             raise DataError(f"{len(ids)} ids, {len(codes)} codes, {given} payloads: the counts must be equal.")
         if self.codes is not None and codes.bits != self.codes.bits:
             raise DataError(f"have {codes.bits} bits, the index has {self.codes.bits}.", field="codes")
+        if self.codes is not None and codes.views != self.codes.views:
+            raise DataError(f"{codes.views} per item, the index has {self.codes.views}.", field="codes")
+        self._require_views(codes)
         return PayloadColumn.of(payloads, ids)
+
+    def _require_views(self, *codes: Codes) -> None:
+        """Refuse items with several codes where the engine cannot search them."""
+        most = max(each.views for each in codes)
+        if most > 1 and not ENGINES[self.engine_name].capabilities.views:
+            problem = f"the {self.engine_name} engine cannot search items with {most} codes each."
+            raise ConfigError(problem, option="engine", hint="Use the exact engine.")
 
     def _replace(self, ids: IdColumn, codes: Codes | None, payloads: PayloadColumn) -> None:
         self.ids, self.payloads = ids, payloads

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from multibit.config import Config
-from multibit.errors import require_known
-from multibit.hashing.methods.multibit import METHODS, Method
+from multibit.config import Config, Settings, require_preset
+from multibit.errors import ConfigError, require_known
+from multibit.hashing.methods.base import Inputs, Lengths, Method
+from multibit.hashing.methods.cca import CCA_ITQ, CCA_LSH
+from multibit.hashing.methods.dech import DECH
+from multibit.hashing.methods.dghdgh import DGHDGH
+from multibit.hashing.methods.dnph import DNPH
+from multibit.hashing.methods.dpbe import DPBE
+from multibit.hashing.methods.dssh import DSSH
+from multibit.hashing.methods.dsth import DSTH
+from multibit.hashing.methods.multibit import MULTIBIT_METHODS
+from multibit.hashing.methods.rcmh import RCMH
+from multibit.hashing.methods.vh_abl import VH_ABL
+
+COMPARED_METHODS = (
+    DSSH, DNPH, DECH, DPBE, DSTH, DGHDGH, RCMH, VH_ABL,
+    CCA_ITQ, CCA_LSH,
+)  # fmt: skip
+"""The compared methods in the order of the paper's main table, then their variants, then classical references."""
+
+METHODS: dict[str, Method] = {method.name: method for method in (*MULTIBIT_METHODS, *COMPARED_METHODS)}
+"""Name -> method: MultiBit and its variants first."""
 
 DEFAULT_METHOD = "multibit-plus"
 """The method of `train` when none is named, in Python and on the command line."""
@@ -34,8 +53,27 @@ def choose_method(name: str | None = None, preset: str | None = None) -> Method:
         ('multibit-plus', 'multibit')
     """
     if preset is not None:
-        Config.preset(preset)  # refuses an unknown one
+        require_preset(preset)
     return find_method(name or (DEFAULT_METHOD if preset in (None, "default") else PAPER_METHOD))
 
 
-__all__ = ["DEFAULT_METHOD", "METHODS", "PAPER_METHOD", "Method", "choose_method", "find_method"]
+def method_of(settings: Settings, name: str | None = None) -> Method:
+    """The method that complete settings are for.
+
+    Args:
+        settings: of a training. name: of the method; it can be left out for settings of MultiBit.
+
+    Raises:
+        ConfigError: unknown, no name, or settings of another method.
+    """
+    if name is None and not isinstance(settings, Config):
+        raise ConfigError(f"{type(settings).__name__} need the name of their method.", option="method")
+    method = find_method(name or PAPER_METHOD)
+    method.require_own(settings)
+    return method
+
+
+__all__ = [
+    "DEFAULT_METHOD", "METHODS", "PAPER_METHOD", "Inputs", "Lengths", "Method", "choose_method", "find_method",
+    "method_of",
+]  # fmt: skip

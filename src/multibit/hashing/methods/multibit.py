@@ -2,63 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multibit.config import Config
+import torch
+from torch import Tensor
+
+from multibit.config import PRESETS, Config
+from multibit.errors import ConfigError
+from multibit.features import Pairs
+from multibit.hashing.bits import plan_blocks
+from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.losses import shared_labels
+from multibit.hashing.methods.base import Lengths, Method
+from multibit.hashing.model import HashModel
+from multibit.hashing.objective import Objective
+from multibit.hashing.targets import build_targets
+from multibit.relation import RelationTeacher, teacher_class
+
+TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
+
+
+class MultiBit(Learner):
+    """One nested code that follows the relation teacher: FRT, SBO and MPA.
+
+    Attributes:
+        model: a block of the code for each scale of the teacher. targets: the teacher's scores of the training items.
+        objective: of the rankings of a batch.
+    """
+
+    kept = ("model", "targets", "objective")
+    model: HashModel
+
+    def __init__(self, training: Pairs, settings: Config) -> None:
+        super().__init__(training, settings)
+        teacher = teacher_class(settings.teacher).fit(
+            training.labels, settings.alpha, settings.eta, settings.scales, settings.epsilon, settings.teacher_alpha
+        )
+        own_scales = settings.scale_teacher == "own"
+        if own_scales and not teacher.has_scales:
+            settings = settings.override({"scale_weight": 0.0})
+        self.settings = settings
+        self.model = build_model(training, teacher, settings)
+        self.targets = build_targets(teacher, training.labels, own_scales)
+        self.objective = Objective(settings, self.model.blocks, tuple(teacher.rho))
+        self.parts = self.objective.names
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """The bits of the scales."""
+        return self.model.blocks
+
+    @property
+    def teacher(self) -> RelationTeacher:
+        """The relation teacher, with any trained parameters."""
+        return self.targets.finished()
+
+    def optimizers(self, steps: int) -> list[Descent]:
+        """Adam, with a larger learning rate for the temperatures, which start far from their final values."""
+        rate = self.settings.learning_rate
+        groups: list[dict[str, Any]] = [{"params": [*self.model.parameters(), *self.targets.parameters()]}]
+        if temperatures := list(self.objective.parameters()):
+            groups.append({"params": temperatures, "lr": TEMPERATURE_STEP * rate})
+        optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+        return [Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))]
+
+    def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
+        """Rank the batch by every prefix and every block, and follow the teacher."""
+        h_image = self.model(batch.image, "image")  # (b, B_max)
+        h_text = self.model(batch.text, "text")  # (b, B_max)
+        related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
+        parts = self.objective(h_image, h_text, self.targets(batch.rows), related)
+        pull = self.targets.pull()
+        descents[0].step(parts.total if pull is None else parts.total + pull)
+        return parts.values  # type: ignore[no-any-return]
+
+
+def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> HashModel:
+    """A new model for these features, initialised from the seed, with blocks allocated by the teacher's weights.
+
+    Raises:
+        ConfigError: the network does not fit into memory.
+    """
+    blocks = plan_blocks(teacher.rho, settings)
+    dimensions = training.image.shape[1], training.text.shape[1]
+    with seeded(settings.seed):
+        try:
+            return HashModel(
+                *dimensions, blocks, settings.hidden, settings.dimension, settings.dropout, settings.input_dropout
+            )
+        except RuntimeError as error:  # raised by torch when memory is low
+            first = str(error).splitlines()[0]
+            raise ConfigError(
+                f"the network does not fit into memory ({first}).",
+                option="hidden",
+                hint="Reduce `hidden` or `dimension`.",
+            ) from None
+
 
 ONE_HEAD = {"allocation": "single", "scale_weight": 0.0}
 STANDARD = {"standard_weight": 1.0, **ONE_HEAD}
+PRESET_CHANGES = {name: config.changes() for name, config in PRESETS.items()}
 
 
-@dataclass(frozen=True)
-class Method:
-    """A named set of training settings.
-
-    Attributes:
-        name: in Python, on the command line and in run records. title: in tables. meaning: one line.
-        settings: differences from those of `multibit`. separate: train one model per length instead of one for all.
-    """
-
-    name: str
-    title: str
-    meaning: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    separate: bool = False
-
-    def config(self, base: Config | None = None, **settings: Any) -> Config:
-        """The settings of this method.
-
-        Args:
-            base: settings of the data set, such as a preset; the defaults when None. settings: override both.
-
-        Raises:
-            ConfigError: an unknown setting, or one out of range.
-
-        Example:
-            >>> METHODS["multibit-plus"].config(epochs=20).binary_weight
-            1.0
-        """
-        return (base or Config()).override({**self.settings, **settings})
-
-    def models(self, config: Config) -> dict[str, Config]:
-        """The settings of each model to train, by the name of its folder; "." for a single model.
-
-        Example:
-            >>> METHODS["separate"].models(Config(lengths=(16, 32)))["32"].lengths
-            (32,)
-        """
-        if not self.separate:
-            return {".": config}
-        return {str(bits): config.override({"lengths": (bits,)}) for bits in config.lengths}
+def _method(
+    name: str, title: str, meaning: str, settings: Mapping[str, Any] | None = None, lengths: Lengths = "nested"
+) -> Method:
+    return Method(
+        name, title, meaning, defaults=Config(), settings=settings or {}, presets=PRESET_CHANGES, learner=MultiBit,
+        lengths=lengths, venue="this paper",
+    )  # fmt: skip
 
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method("multibit", "Full MultiBit", "the paper's method: FRT, SBO and MPA"),
-        Method(
+MULTIBIT_METHODS = (
+        _method("multibit", "Full MultiBit", "the paper's method: FRT, SBO and MPA"),
+        _method(
             "multibit-plus",
             "MultiBit+",
             "multibit with rankings of the binary codes, between and within modalities, consistent over lengths",
@@ -67,25 +125,25 @@ METHODS: dict[str, Method] = {
                 "dropout": 0.2, "input_dropout": 0.2,
             },
         ),
-        Method(
+        _method(
             "baseline", "Baseline (no FRT/SBO/MPA)", "the field's standard objective on one head of the longest code",
             {**STANDARD, "aligned": "none"},
         ),
-        Method("frt", "+ FRT", "the baseline, with the longest code following g*", {**STANDARD, "aligned": "longest"}),
-        Method(
+        _method("frt", "+ FRT", "the baseline, with the longest code following g*", {**STANDARD, "aligned": "longest"}),
+        _method(
             "frt-sbo", "+ FRT + SBO", "without MPA: the longest code follows g*, each block its scale",
             {"aligned": "longest"},
         ),
-        Method(
+        _method(
             "naive-prefix", "Naive Prefix", "one head, only the longest code follows g*",
             {**ONE_HEAD, "aligned": "longest"},
         ),
-        Method("separate", "MultiBit-Sep", "one model per length", separate=True),
-        Method("uniform-bits", "Uniform Bit Allocation", "equal bits for every scale", {"allocation": "uniform"}),
-        Method("single-scale", "Single-scale Teacher", "g* diffuses at tau_1 only", {"teacher": "single-scale"}),
-        Method(
+        _method("separate", "MultiBit-Sep", "one model per length", lengths="one"),
+        _method("uniform-bits", "Uniform Bit Allocation", "equal bits for every scale", {"allocation": "uniform"}),
+        _method("single-scale", "Single-scale Teacher", "g* diffuses at tau_1 only", {"teacher": "single-scale"}),
+        _method(
             "pairwise", "Pairwise Alignment", "squared error of similarities instead of the listwise KL",
             {"alignment": "pairwise"},
         ),
-    )
-}  # fmt: skip
+)  # fmt: skip
+"""MultiBit, MultiBit+, and the ablations of the paper."""

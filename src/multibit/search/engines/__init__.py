@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from multibit.codes import Codes
 from multibit.search.engines.base import Capabilities, Engine
 from multibit.search.engines.exact import ExactEngine
 from multibit.search.engines.faiss import FaissEngine
 from multibit.search.engines.lists import ListsEngine
 from multibit.search.engines.reference import ReferenceEngine
 
-ENGINES: dict[str, Callable[[Codes], Engine]] = {
+ENGINES: dict[str, type[Engine]] = {
     "exact": ExactEngine,
     "lists": ListsEngine,
     "faiss": FaissEngine,

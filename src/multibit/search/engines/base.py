@@ -14,10 +14,11 @@ class Capabilities:
     """Optional features of an engine. Every engine is exact and ranks by (distance, row).
 
     Attributes:
-        filters: accepts `allowed`.
+        filters: accepts `allowed`. views: accepts items with several codes each.
     """
 
     filters: bool = True
+    views: bool = False
 
 
 class Engine(Protocol):

@@ -12,7 +12,7 @@ from multibit.search.engines.base import Capabilities
 class ExactEngine:
     """Scans the words of the prefix."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(views=True)
     reason = "plain scan"
 
     def __init__(self, codes: Codes) -> None:

@@ -1,0 +1,197 @@
+"""What every method trains: a network that maps features of either modality to relaxed codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from multibit.arrays import as_float32
+from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.layout import Layout
+from multibit.errors import ConfigError, DataError, FormatError, require_known
+from multibit.features.tokens import Tokens
+from multibit.files import fingerprint, read_arrays, write_arrays
+
+KIND, VERSION = "hash model", 1
+FIRST_NETWORK = "multibit"  # of a file that names no network, as those of earlier versions
+ENCODE_ROWS = 4096  # rows per forward pass of `encode`: bounds its memory
+ENCODE_TOKEN_ROWS = 256  # the same for networks that read tokens
+
+
+class TokenBatch(NamedTuple):
+    """Token features of a batch.
+
+    Attributes:
+        values: (b, t, d) float32. mask: (b, t) bool, true where a token is real and not padding.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+
+class CodeModel(nn.Module):
+    """Maps features of either modality to the relaxed codes of all its lengths.
+
+    A subclass names its network, `class Linear(CodeModel, network="linear")`, so that `load` finds it; takes
+    `image_dim` and `text_dim` first; keeps its constructor's arguments in `sizes`; and defines `forward`.
+
+    Attributes:
+        image_dim, text_dim: lengths of the feature vectors. layout: where the code of each length is in the output.
+        sizes: arguments of the constructor, as plain values for JSON.
+        blocks: bits of each diffusion scale; empty for all methods but MultiBit.
+    """
+
+    networks: ClassVar[dict[str, type[CodeModel]]] = {}
+    network: ClassVar[str]
+
+    image_dim: int
+    text_dim: int
+    layout: Layout
+    sizes: dict[str, Any]
+    blocks: tuple[int, ...] = ()
+
+    def __init_subclass__(cls, network: str, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.network = network
+        CodeModel.networks[network] = cls
+
+    def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
+        """(n, d_m) features -> (n, stored bits) relaxed codes, whose signs are the codes."""
+        raise NotImplementedError
+
+    def embed(self, features: Tensor, modality: Modality) -> Tensor | None:
+        """(n, d_m) features -> (n, d) feature shared by both modalities, before the code; None without one."""
+        return None
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether `forward` needs token features."""
+        return False
+
+    @property
+    def bits(self) -> int:
+        """The longest code length."""
+        return self.layout.longest
+
+    def serving(self, bits: int) -> CodeModel:
+        """The network that makes the code of a length: itself, except where each length has one of its own."""
+        return self
+
+    @property
+    def models(self) -> int:
+        """Number of separately trained networks."""
+        return 1
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        weights: Tensor = next(iter(self.state_dict().values()))
+        return weights.device
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of trained weights."""
+        return sum(weights.numel() for weights in self.parameters())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(weights.numel() * weights.element_size() for weights in self.state_dict().values())
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations to code one image and one text from their features: of all matrices, each once."""
+        return 2 * sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))
+
+    def encode(self, features: ArrayLike, modality: Modality, tokens: Tokens | None = None) -> NDArray[np.float32]:
+        """Relaxed codes of (n, d_m) features, without dropout: (n, stored bits) float32.
+
+        Each row is coded independently; rounding differs by about 1e-6 with the number of rows coded together.
+
+        Args:
+            features: (n, d_m). modality: "image" or "text". tokens: of the same n items, where the network reads them.
+
+        Raises:
+            DataError: features of another dimension, a value that is not finite as float32, or no tokens.
+            ConfigError: unknown modality.
+        """
+        require_known("modality", modality, MODALITIES)
+        array = np.asarray(features)
+        needed = self.image_dim if modality == "image" else self.text_dim
+        if array.ndim != 2 or array.shape[1] != needed:
+            raise DataError(f"need shape (n, {needed}), got {array.shape}.", field=f"{modality} features")
+        if self.reads_tokens and tokens is None:
+            raise DataError(
+                "this model reads tokens, but the features have none.",
+                field=f"{modality} tokens",
+                hint="Extract the features with tokens.",
+            )
+        out = np.empty((len(array), self.layout.stored), np.float32)
+        step = ENCODE_TOKEN_ROWS if self.reads_tokens else ENCODE_ROWS
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.inference_mode():
+                for start in range(0, len(array), step):
+                    rows = np.arange(start, min(start + step, len(array)))
+                    block = as_float32(array[rows], f"{modality} features", rows)  # a copy that torch may write to
+                    inputs: list[Any] = [torch.from_numpy(block).to(self.device), modality]
+                    if self.reads_tokens:
+                        inputs.append(token_batch(cast(Tokens, tokens).take(rows), self.device))
+                    out[rows] = self(*inputs).cpu().numpy()
+        finally:
+            self.train(was_training)
+        return out
+
+    def fingerprint(self) -> str:
+        """Hash of the weights (16 hexadecimal digits), which identifies the codes of this model."""
+        return fingerprint(*(tensor.cpu().numpy() for tensor in self.state_dict().values()))
+
+    def save(self, path: Path | str) -> None:
+        """Write weights and sizes to one safetensors file, atomically."""
+        header = {} if self.network == FIRST_NETWORK else {"network": self.network}
+        weights = {name: tensor.cpu().numpy() for name, tensor in self.state_dict().items()}
+        write_arrays(Path(path), weights, {**header, **self.sizes}, kind=KIND, version=VERSION)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a model that `save` wrote, of this class or a subclass.
+
+        Raises:
+            FormatError: corrupt, newer, another kind of file, or another network.
+        """
+        weights, sizes = read_arrays(Path(path), kind=KIND, version=VERSION)
+        network = sizes.pop("network", FIRST_NETWORK)
+        found = CodeModel.networks.get(network)
+        if found is None or not issubclass(found, cls):
+            raise FormatError(
+                f"has the network {network!r}, which is not known here.", file=Path(path), hint="Upgrade multibit."
+            )
+        model = found(**sizes)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        return model.eval()
+
+
+def token_batch(tokens: Tokens, device: torch.device) -> TokenBatch:
+    """Tokens of a few items as tensors."""
+    values = torch.from_numpy(np.asarray(tokens.values, np.float32)).to(device)  # (b, t, d)
+    mask = np.arange(values.shape[1])[None] < tokens.counts[:, None]
+    return TokenBatch(values, torch.from_numpy(mask).to(device))
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has one.
+
+    Raises:
+        ConfigError: unknown, or not available on this machine.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"must be cpu or cuda, got {device!r}.", option="device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("cuda was requested, but torch finds no GPU.", option="device", hint="Use cpu.")
+    return device

@@ -1,0 +1,29 @@
+"""Layers that several methods share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def scale_rows(features: Tensor) -> Tensor:
+    """Rows scaled to the length sqrt(d), so that a network sees values of about unit size from any encoder.
+
+    Example:
+        >>> scale_rows(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+        tensor([[0.8485, 1.1314],
+                [0.0000, 0.0000]])
+    """
+    unit: Tensor = functional.normalize(_of_size_one(features), dim=-1)
+    return unit * float(features.shape[-1] ** 0.5)
+
+
+def _of_size_one(features: Tensor) -> Tensor:
+    """Rows divided by a power of two, which is exact, so that no square overflows or underflows in their length.
+
+    The largest magnitude of a row is then in [1, 2]; rows of zeros are unchanged.
+    """
+    peak = features.abs().amax(dim=-1, keepdim=True)
+    power = peak / (2 * torch.frexp(peak).mantissa)
+    return features / torch.where(peak > 0, power, 1)

@@ -1,0 +1,76 @@
+"""A model for each code length, side by side in one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from multibit.codes.items import Modality
+from multibit.codes.layout import Layout
+from multibit.hashing.code_model import CodeModel, TokenBatch
+
+
+class PerLength(CodeModel, network="per length"):
+    """Separately trained models, one for each code length, that are stored and used together.
+
+    Attributes:
+        parts: the models, shortest code first.
+
+    Example:
+        >>> from multibit.hashing.model import HashModel
+        >>> model = PerLength.join([HashModel(6, 5, (4,), 8, 8), HashModel(6, 5, (8,), 8, 8)])
+        >>> model.encode(np.zeros((2, 6)), "image").shape, model.layout.part(8), model.models
+        ((2, 12), slice(4, 12, None), 2)
+    """
+
+    def __init__(self, image_dim: int, text_dim: int, parts: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._hold([CodeModel.networks[each["network"]](**each["sizes"]) for each in parts])
+
+    @classmethod
+    def join(cls, models: Sequence[CodeModel]) -> PerLength:
+        """Hold trained models, shortest code first."""
+        joined = cls.__new__(cls)
+        nn.Module.__init__(joined)
+        joined._hold(models)
+        return joined.eval()
+
+    def _hold(self, models: Sequence[CodeModel]) -> None:
+        self.parts = nn.ModuleList(models)
+        self.image_dim, self.text_dim = models[0].image_dim, models[0].text_dim
+        self.layout = Layout(tuple(each.bits for each in models), nested=False, views=models[0].layout.views)
+        self.sizes = {
+            "image_dim": self.image_dim,
+            "text_dim": self.text_dim,
+            "parts": [{"network": each.network, "sizes": each.sizes} for each in models],
+        }
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the models need token features."""
+        return any(part.reads_tokens for part in self._models)
+
+    @property
+    def _models(self) -> list[CodeModel]:
+        return [cast(CodeModel, part) for part in self.parts]
+
+    def serving(self, bits: int) -> CodeModel:
+        """The network of the shortest length that is long enough."""
+        return next(part for part in self._models if part.bits == self.layout.serving(bits))
+
+    @property
+    def models(self) -> int:
+        """Number of separately trained networks."""
+        return len(self.parts)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations to code one image and one text at all lengths."""
+        return sum(part.flops for part in self._models)
+
+    def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
+        """(n, d_m) features -> (n, stored bits) relaxed codes of all lengths, side by side."""
+        return torch.cat([part(features, modality, tokens) for part in self.parts], dim=1)

@@ -1,0 +1,88 @@
+"""BertAdam and its schedule, which most of the compared methods use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from multibit.hashing.learner import Descent
+
+
+class BertAdam(torch.optim.Optimizer):
+    """Adam without bias correction, with decoupled weight decay and a limit on the gradient of each tensor.
+
+    Args:
+        params: parameters or groups of them. lr: learning rate, which a schedule multiplies. decay: times the scheduled
+            rate, what a weight loses in a step. clip: largest norm of the gradient of one tensor.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        decay: float = 0.2,
+        betas: tuple[float, float] = (0.9, 0.98),
+        epsilon: float = 1e-6,
+        clip: float = 1.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay, "betas": betas, "epsilon": epsilon, "clip": clip})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for weights in group["params"]:
+                if weights.grad is None:
+                    continue
+                norm = weights.grad.norm()
+                gradient = weights.grad * (group["clip"] / (norm + 1e-6)).clamp(max=1.0)
+                state = self.state[weights]
+                if not state:
+                    state["mean"], state["square"] = torch.zeros_like(weights), torch.zeros_like(weights)
+                state["mean"].lerp_(gradient, 1 - first)
+                state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+                update = state["mean"] / (state["square"].sqrt() + group["epsilon"])
+                weights.add_(update + group["decay"] * weights, alpha=-group["lr"])
+
+
+def warmup_cosine(steps: int, warmup: float = 0.1) -> Callable[[int], float]:
+    """Factor of the learning rate by step: a linear rise over the share `warmup` of all steps, then half a cosine.
+
+    The cosine is that of all steps, so the factor drops a little where the rise ends.
+
+    Example:
+        >>> factor = warmup_cosine(100)
+        >>> [round(factor(step), 3) for step in (0, 5, 10, 50, 100)]
+        [0.0, 0.5, 0.976, 0.5, 0.0]
+    """
+
+    def factor(step: int) -> float:
+        progress = step / max(steps, 1)
+        return progress / warmup if progress < warmup else 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+
+    return factor
+
+
+def bert_descent(
+    groups: Iterable[nn.Parameter] | list[dict[str, Any]],
+    rate: float,
+    steps: int,
+    *,
+    decay: float = 0.2,
+    warmup: float = 0.1,
+    clip: float | None = None,
+) -> Descent:
+    """BertAdam with warm-up and cosine.
+
+    Args:
+        groups: parameters, or groups of them with a rate of their own under "lr". rate: learning rate.
+        steps: of all epochs. decay: of the weights. warmup: share of the steps with a rising rate.
+        clip: largest norm of the gradient of all parameters together, before that of each tensor; None without one.
+    """
+    optimizer = BertAdam(list(groups), rate, decay)
+    return Descent(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps, warmup)), clip)

@@ -171,11 +171,8 @@ def test_a_saved_model_is_loaded_with_equal_codes(name, trained, tmp_path):
 @every_method
 def test_it_learns(name):
     """Better than its own untrained state and than the chance level, at every length."""
-    settings = (
-        small(name, epochs=25, lengths=(8, 16), learning_rate=max(1e-2, small(name).learning_rate))
-        if hasattr(METHODS[name].defaults, "epochs")
-        else small(name, lengths=(8, 16))
-    )
+    rate = max(1e-2, getattr(METHODS[name].defaults, "learning_rate", 0))
+    settings = small(name, epochs=25, lengths=(8, 16), learning_rate=rate, hidden=128)
     result = train(TRAINING, VALIDATION, settings, method=name)
     chance = (VALIDATION.labels.astype(int) @ TRAINING.labels.T > 0).mean()
     for bits in settings.lengths:

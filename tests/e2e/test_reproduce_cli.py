@@ -44,7 +44,7 @@ def test_the_methods_read_as_stored():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.lengths == "nested"])
 def test_each_nested_method_trains_by_its_name(name, planted_npz, tmp_path):
-    known = [each for each in TINY if hasattr(METHODS[name].defaults, each.split("=")[1])]
+    known = [each for each in (*TINY, *settings(batch_size=32)) if hasattr(METHODS[name].defaults, each.split("=")[1])]
     printed = done("train", planted_npz, "--out", tmp_path / "run", "--method", name, *known)
     run = Run.load(tmp_path / "run")
     assert run.record.method == name
@@ -129,7 +129,7 @@ def test_one_table_is_printed_and_written_and_its_run_is_kept(planted_npz, tmp_p
     (rows,) = [(tmp_path / "out" / "tables" / "main-comparison.csv").read_text().splitlines()]
     evaluated = evaluate_run(inside, open_features(inside))[0]
     expected = [f"{100 * evaluated.mean('mAP', 'i2t', bits):.2f}" for bits in (8, 16)]
-    assert rows[:2] == [",8,16", f"image-to-text,{','.join(expected)}"]
+    assert rows[:2] == [",8,16", f'"MultiBit, image-to-text",{",".join(expected)}']
 
 
 def test_a_table_named_twice_is_made_once(planted_npz, tmp_path):
@@ -143,7 +143,7 @@ def test_seeds_give_mean_and_deviation(planted_npz, tmp_path):
     chosen = ["--table", "main-comparison", "--seeds", "1, 2", *TINY]
     done("reproduce", planted_npz, "--out", tmp_path / "out", *chosen)
     text = (tmp_path / "out" / "reproduction.md").read_text(encoding="utf-8")
-    assert re.search(r"\| image-to-text \| \d+\.\d\d ± \d+\.\d\d \|", text) and "seeds 1, 2" in text
+    assert re.search(r"\| MultiBit, image-to-text \| \d+\.\d\d ± \d+\.\d\d \|", text) and "seeds 1, 2" in text
     assert sorted(Run.load(run).config.seed for run in (tmp_path / "out" / "runs").iterdir()) == [1, 2]
 
 

@@ -15,52 +15,66 @@ NORM_EPSILON = 1e-5
 
 
 class Edges(NamedTuple):
-    """All ordered pairs of n nodes; where an edge equals its reverse, one row stands for both.
+    """Ordered pairs of n nodes, each with itself and with the nodes around it on a ring, or with all nodes.
+
+    Every node has the same number of edges. Where an edge equals its reverse, one row stands for both.
 
     Attributes:
-        source, target: (E,) int64 nodes. times: (E, 1) number of pairs that a row stands for, 1.0 or 2.0.
-        row: (n, n) int64, the row of each pair. symmetric: whether edges equal their reverse.
+        source, target: (E,) int64 nodes; the edges of a node are in rows that follow one another.
+        times: (E, 1) number of pairs that a row stands for, 1.0 or 2.0. linked: (n, n) bool, the pairs.
+        row: (n, n) int64, the row of each pair; 0 where there is none. symmetric: whether edges equal their reverse.
 
     Example:
         >>> Edges.of(2, symmetric=True).row
         tensor([[0, 1],
-                [1, 2]])
+                [3, 2]])
+        >>> Edges.of(9, degree=4, symmetric=False).linked.sum(dim=1).unique()
+        tensor([3])
     """
 
     source: Tensor
     target: Tensor
     times: Tensor
+    linked: Tensor
     row: Tensor
     symmetric: bool
 
     @classmethod
-    def of(cls, nodes: int, *, symmetric: bool, like: Tensor | None = None) -> Edges:
-        """The pairs of some nodes; `like` is a tensor of the type and on the device of the values of the edges."""
+    def of(cls, nodes: int, *, symmetric: bool, degree: int | None = None, like: Tensor | None = None) -> Edges:
+        """The edges of some nodes.
+
+        Args:
+            nodes: n. symmetric: whether edges equal their reverse. degree: most edges of a node, all n when None.
+            like: a tensor of the type and on the device of the values of the edges.
+        """
         kind = torch.zeros(0) if like is None else like
         every = torch.arange(nodes, device=kind.device)
-        if symmetric:
-            source, target = torch.triu_indices(nodes, nodes, device=kind.device)
-        else:
-            source, target = every.repeat_interleave(nodes), every.repeat(nodes)
-        row = torch.empty(nodes, nodes, dtype=torch.int64, device=kind.device)
+        reach = nodes // 2 if degree is None or degree >= nodes else (degree - 1) // 2
+        width = min(nodes, 2 * reach + 1)  # edges of a node; with an even n the opposite node is met once
+        steps = torch.arange(0 if symmetric else reach + 1 - width, reach + 1, device=kind.device)  # along the ring
+        source = every.repeat_interleave(len(steps))
+        target = (every[:, None] + steps).flatten() % nodes
+        step = steps.repeat(nodes)  # (E,)
+        row = torch.zeros(nodes, nodes, dtype=torch.int64, device=kind.device)
+        linked = torch.zeros_like(row, dtype=torch.bool)
         numbers = torch.arange(len(source), device=kind.device)
-        if symmetric:
-            row[target, source] = numbers
-        row[source, target] = numbers
-        times = 1.0 + ((source != target) & symmetric)  # (E,)
-        return cls(source, target, times.to(kind.dtype)[:, None], row, symmetric)
+        for start, end in ((target, source), (source, target))[0 if symmetric else 1 :]:
+            row[start, end], linked[start, end] = numbers, True
+        twice = symmetric & (step > 0) & (2 * step != nodes)  # opposite on the ring: both directions have their row
+        return cls(source, target, (1.0 + twice).to(kind.dtype)[:, None], linked, row, symmetric)
 
     def sum_by_source(self, values: Tensor) -> Tensor:
         """(E, d) values of the edges -> (n, d) sums over the edges that leave each node."""
-        nodes = len(self.row)
-        if not self.symmetric:
-            return values.view(nodes, nodes, -1).sum(dim=1)
-        sums = values.new_zeros(nodes, values.shape[1]).index_add(0, self.source, values)
-        return sums.index_add(0, self.target, values * (self.times - 1))
+        sums = values.view(len(self.row), -1, values.shape[1]).sum(dim=1)
+        return sums.index_add(0, self.target, values * (self.times - 1)) if self.symmetric else sums
+
+    def mean_by_source(self, values: Tensor) -> Tensor:
+        """(E, d) values of the edges -> (n, d) means over the edges that leave each node."""
+        return self.sum_by_source(values) * (len(self.row) / self.times.sum())
 
     def mean(self, values: Tensor) -> Tensor:
         """(E, d) values of the edges -> (d,) means over all pairs."""
-        return (self.times.T @ values).squeeze(0) / len(self.row) ** 2
+        return (self.times.T @ values).squeeze(0) / self.times.sum()
 
 
 def correlation_parts(first: Tensor, second: Tensor, edges: Edges) -> Tensor:
@@ -72,7 +86,7 @@ def correlation_parts(first: Tensor, second: Tensor, edges: Edges) -> Tensor:
     Example:
         >>> codes = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.8, 0.1]])
         >>> correlation_parts(codes, codes, Edges.of(2, symmetric=True)).sum(dim=1).round(decimals=3)
-        tensor([ 1.0000, -0.3500,  1.0000])
+        tensor([ 1.0000, -0.3500,  1.0000, -0.3500])
     """
     left, right = (functional.normalize(each - each.mean(dim=1, keepdim=True), dim=1) for each in (first, second))
     return left[edges.source] * right[edges.target]
@@ -215,7 +229,7 @@ class BatchScale(nn.Module):
     def forward(self, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
         """(d,) means of the values and of their squares -> (d,) gain and shift that normalise the values.
 
-        Values after a layer norm have a mean of about their deviation, so the difference of squares is accurate.
+        Values after a layer norm are of unit size, so the difference of squares is exact to far less than the epsilon.
         """
         gain = self.scale * torch.rsqrt((square - mean.square()).clamp(min=0) + NORM_EPSILON)
         return gain, -mean * gain

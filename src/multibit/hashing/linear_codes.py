@@ -67,8 +67,9 @@ class LinearCodes(CodeModel, network="linear codes"):
     ) -> LinearCodes:
         """The model that codes by the signs of linear maps.
 
-        The relaxed code is tanh(z / s), where s is the root mean square of the values z of all bits of a length over
-        the training items: of unit size before the tanh, which keeps the order of the values and the ratio of the bits.
+        The relaxed code is tanh(z / s), where s is the root mean square of the values z over all bits of a length and
+        all training items. The tanh then gets values of about unit size: it keeps their signs and their order, and
+        bits with small values stay small, which is what a search with relaxed queries ranks by.
 
         Args:
             maps: modality -> map to the stored bits of the layout. features: modality -> (n, d_m) scaled training rows.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+import contextlib
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -174,18 +177,10 @@ def _train_lengths(
 ) -> Training:
     """One model for each length. Each is trained on one thread, so that the result does not depend on the workers."""
     each = [settings.override({"lengths": (bits,)}) for bits in settings.lengths]
-    files = [state_file and _of_length(state_file, bits) for bits in settings.lengths]
-    if workers > 1 and len(each) > 1:
-        results = []
-        with (
-            ProcessPoolExecutor(min(workers, len(each)), get_context("spawn")) as pool,
-            track("Training, a model for each length", len(each), "models") as advance,
-        ):
-            for future in [pool.submit(_on_one_thread, work, *task) for task in zip(each, files, strict=True)]:
-                results.append(future.result())
-                advance()
-    else:
-        results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
+    files = [None if state_file is None else _of_length(state_file, bits) for bits in settings.lengths]
+    if workers > 1 and len(each) > 1 and state_file is not None and method.fit is None:
+        _train_ahead([(work, *task) for task in zip(each, files, strict=True)], workers)
+    results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
     state = replace(results[-1].state, history=[])
     for bits, result in zip(settings.lengths, results, strict=True):
         state.history += [{"bits": bits, **row} for row in result.state.history]
@@ -193,6 +188,37 @@ def _train_lengths(
     state.best_score = float(np.mean([result.state.best_score for result in results]))
     model = PerLength.join([result.model for result in results])
     return Training(model, results[-1].teacher, settings, state, method)
+
+
+def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
+    """Train in processes of their own, several at a time, up to the states of the last epochs.
+
+    A training that fails or is killed here is resumed by the caller, where its error is raised.
+
+    Args:
+        tasks: arguments of `_on_one_thread`, all with a state file. workers: largest number of processes.
+    """
+    context, waiting, running = get_context("spawn"), list(tasks), list[BaseProcess]()
+    with track("Training, a model for each length", len(tasks), "models") as advance:
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    running.append(context.Process(target=_in_a_process, args=waiting.pop(0), daemon=True))
+                    running[-1].start()
+                wait([process.sentinel for process in running])
+                alive = [process for process in running if process.is_alive()]
+                advance(len(running) - len(alive))
+                running = alive
+        finally:
+            for process in running:
+                process.terminate()
+                process.join()
+
+
+def _in_a_process(work: Callable[..., Training], settings: Settings, state_file: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+    with contextlib.suppress(Exception):
+        _on_one_thread(work, settings, state_file)
 
 
 def _of_length(path: Path, bits: int) -> Path:
@@ -222,12 +248,13 @@ def _require_inputs(method: Method, training: Pairs, validation: Pairs | None) -
     Raises:
         DataError: names the method that reads none.
     """
-    for pairs, name in ((training, "training"), (validation, "validation")):
+    for pairs in (training, validation):
         if method.inputs == "tokens" and pairs is not None and len(pairs) and not pairs.has_tokens:
+            pooled = f"{method.name.partition('-')[0]}-pooled"
             raise DataError(
                 f"the method {method.name!r} reads the tokens of images and texts, but the features have none.",
-                option=name,
-                hint=f"Extract the features with tokens, or train {method.name}-pooled, which reads none.",
+                field="tokens",
+                hint=f"Extract the features with tokens, or train {pooled}, which reads none.",
             )
 
 

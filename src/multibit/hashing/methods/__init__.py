@@ -6,10 +6,13 @@ from multibit.config import Config, Settings, require_preset
 from multibit.errors import ConfigError, require_known
 from multibit.hashing.methods.base import Inputs, Lengths, Method
 from multibit.hashing.methods.cca import CCA_ITQ, CCA_LSH
+from multibit.hashing.methods.cmcl import CMCL, CMCL_POOLED
 from multibit.hashing.methods.dech import DECH
 from multibit.hashing.methods.dghdgh import DGHDGH
+from multibit.hashing.methods.dimch import DIMCH, DIMCH_POOLED
 from multibit.hashing.methods.dnph import DNPH
 from multibit.hashing.methods.dpbe import DPBE
+from multibit.hashing.methods.dpsih import DPSIH, DPSIH_POOLED, DPSIH_SINGLE
 from multibit.hashing.methods.dssh import DSSH
 from multibit.hashing.methods.dsth import DSTH
 from multibit.hashing.methods.multibit import MULTIBIT_METHODS
@@ -17,8 +20,8 @@ from multibit.hashing.methods.rcmh import RCMH
 from multibit.hashing.methods.vh_abl import VH_ABL
 
 COMPARED_METHODS = (
-    DSSH, DNPH, DECH, DPBE, DSTH, DGHDGH, RCMH, VH_ABL,
-    CCA_ITQ, CCA_LSH,
+    DSSH, DNPH, DECH, DIMCH, DPBE, DSTH, DPSIH, DGHDGH, CMCL, RCMH, VH_ABL,
+    DIMCH_POOLED, DPSIH_SINGLE, DPSIH_POOLED, CMCL_POOLED, CCA_ITQ, CCA_LSH,
 )  # fmt: skip
 """The compared methods in the order of the paper's main table, then their variants, then classical references."""
 

@@ -154,7 +154,7 @@ CCA_ITQ = Method(
     defaults=CcaItqSettings(), fit=fit_itq, lengths="one", venue="TPAMI 2013",
     differs=(
         "Written from the literature: canonical variates of images and texts, not of images and labels. The ridge and "
-        "the weighting were chosen on the included sample."
+        "the weighting are near the best of a grid on validation rows of the included sample."
     ),
 )  # fmt: skip
 
@@ -163,6 +163,6 @@ CCA_LSH = Method(
     fit=fit_lsh, lengths="nested", venue="STOC 2002",
     differs=(
         "Written from the literature: the random hyperplanes of LSH in the space of the canonical variates. The ridge "
-        "and the weighting were chosen on the included sample."
+        "and the weighting are near the best of a grid on validation rows of the included sample."
     ),
 )  # fmt: skip

@@ -25,6 +25,7 @@ LEAST_DISTANCE = 1e-6
 NEGLIGIBLE = 2.0**-24  # eta below this changes no float32 value that lambda * eta is added to
 SMALL_SHARE, LARGE_SHARE = 0.1, 0.9  # the two weights that synthetic negatives can have
 HEAD_NORM, NETWORK_NORM = 2.0, 1.0  # largest norms of the gradients of the hash layers and of the graph network
+GRAPHS = len(MODALITIES) ** 2
 Codes = Mapping[Modality, Tensor]
 
 
@@ -43,7 +44,7 @@ class DghdghSettings(EpochSettings):
     diversity_weight: float = 0.3  # generator: weight of the diversity of lambda
     graph_layers: int = 2
     graph_heads: int = 4  # of the attention; reduced to a divisor of the code length
-    graph_items: int = 128  # most items in one graph: a larger batch is divided, which bounds time and memory
+    graph_degree: int = 32  # most items of the batch that an item has edges with; from the batch size on all of them
     synthetic_triplets: int = 4096  # most triplets of a graph with a synthetic negative, a sample of all
     graph_rate: float = 1e-5  # learning rate of the graph network and of the classifier
     graph_decay: float = 0.2  # times its weights, added to the gradient of the graph network
@@ -64,20 +65,17 @@ class Triplets(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A graph of some items of a batch, from the codes of one modality to those of one.
+    """The graph of a batch from the codes of one modality to those of one.
 
     Attributes:
-        first, second: modalities. rows: (n,) positions of the items in the batch. related: (n, n) bool.
-        edges: all pairs. triplets: a sample, as positions in `rows`. share: of this graph in the mean over all.
+        first, second: modalities. related: (b, b) bool. edges: of the items. triplets: of linked items, or a sample.
     """
 
     first: Modality
     second: Modality
-    rows: Tensor
     related: Tensor
     edges: Edges
     triplets: Triplets
-    share: float
 
 
 class Dghdgh(Learner):
@@ -159,24 +157,24 @@ class Dghdgh(Learner):
         }
 
     def graphs(self, labels: Tensor) -> list[Graph]:
-        """The graphs of a batch: of each block of its items four, from either modality to either.
+        """The four graphs of a batch, from either modality to either.
+
+        The order of the batch is random, so the ring of `Edges` links random items.
 
         Args:
             labels: (b, C) multi-hot.
         """
-        blocks = -(-len(labels) // self.settings.graph_items)
+        related = shared_labels(labels) > 0
         graphs: list[Graph] = []
-        for rows in torch.tensor_split(torch.arange(len(labels), device=labels.device), blocks):
-            related = shared_labels(labels[rows]) > 0
-            for within in (True, False):
-                edges = Edges.of(len(rows), symmetric=within, like=labels)
-                triplets = draw_triplets(related, self.settings.synthetic_triplets, without_self=within)
-                graphs += [
-                    Graph(first, second, rows, related, edges, triplets, len(rows) / len(labels) / 4)
-                    for first in MODALITIES
-                    for second in MODALITIES
-                    if (first == second) == within
-                ]
+        for within in (True, False):
+            edges = Edges.of(len(labels), symmetric=within, degree=self.settings.graph_degree, like=labels)
+            triplets = draw_triplets(related, edges.linked, self.settings.synthetic_triplets, without_self=within)
+            graphs += [
+                Graph(first, second, related, edges, triplets)
+                for first in MODALITIES
+                for second in MODALITIES
+                if (first == second) == within
+            ]
         return graphs
 
     @property
@@ -206,8 +204,8 @@ class Dghdgh(Learner):
         return torch.stack(losses).mean()
 
     def hash_terms(self, codes: Codes, labels: Tensor, graph: Graph) -> Tensor:
-        """(2,) share of a graph in l2 J_gca and l3 J_syn; lambda is constant."""
-        first, second = codes[graph.first][graph.rows], codes[graph.second][graph.rows]  # (n, B)
+        """(2,) share of a graph in the mean of l2 J_gca and l3 J_syn; lambda is constant."""
+        first, second = codes[graph.first], codes[graph.second]  # (b, B)
         logits, nodes, values = self.network(first, second, graph.related, graph.edges)
         anchor, near, far = graph.triplets
         eta, strength = self.eta, torch.zeros_like(first[anchor])  # (T, B) lambda * eta
@@ -215,10 +213,10 @@ class Dghdgh(Learner):
             with torch.no_grad():
                 strength = eta * self.network.interpolation(nodes, values, graph.edges)[graph.edges.row[anchor, far]]
         synthetic = synthesize(first[anchor], second[near], second[far], strength)
-        classified = soft_label_cross_entropy(logits, labels[graph.rows])
+        classified = soft_label_cross_entropy(logits, labels)
         ranked = hard_hinge(first[anchor], second[near], synthetic, self.settings.margin)
         weighted = [self.settings.graph_weight * classified, self.synthetic_weight * ranked]
-        return graph.share * torch.stack(weighted)
+        return torch.stack(weighted) / GRAPHS
 
     def classifier_loss(self, codes: Codes, labels: Tensor) -> Tensor:
         """Weighted mean of the classification losses of both modalities."""
@@ -226,8 +224,8 @@ class Dghdgh(Learner):
         return self.settings.classifier_weight * torch.stack(losses).mean()
 
     def generator_terms(self, codes: Codes, labels: Tensor, graph: Graph) -> Tensor:
-        """(3,) share of a graph in the weighted J_ce, J_sim and J_div; codes and classifier are constant."""
-        first, second = codes[graph.first][graph.rows], codes[graph.second][graph.rows]  # (n, B)
+        """(3,) share of a graph in the mean of weighted J_ce, J_sim and J_div; codes and classifier are constant."""
+        first, second = codes[graph.first], codes[graph.second]  # (b, B)
         _, nodes, values = self.network(first, second, graph.related, graph.edges)
         between = self.network.interpolation(nodes, values, graph.edges)  # (E, B) lambda
         anchor, near, far = graph.triplets
@@ -237,11 +235,11 @@ class Dghdgh(Learner):
         distances = 1 - torch.cosine_similarity(first[anchor], synthetic, dim=1)  # (T,)
         settings, some = self.settings, max(len(anchor), 1)
         terms = [
-            settings.class_weight * -(labels[graph.rows][far] * torch.log_softmax(logits, dim=1)).sum() / some,
+            settings.class_weight * -(labels[far] * torch.log_softmax(logits, dim=1)).sum() / some,
             settings.near_weight * distances.sum() / some,
             settings.diversity_weight * (1 - spread(between, graph.edges)),
         ]
-        return graph.share * torch.stack(terms)
+        return torch.stack(terms) / GRAPHS
 
     def _update_hash(
         self, codes: Codes, labels: Tensor, graphs: Sequence[Graph], heads: Descent, network: Descent
@@ -293,20 +291,21 @@ def mean_triplet_hinge(similarity: Tensor, near: Tensor, far: Tensor, margin: fl
     return total / counts.sum().clamp(min=1)
 
 
-def draw_triplets(related: Tensor, most: int, *, without_self: bool) -> Triplets:
-    """All triplets of an anchor, a related and an unrelated item, or a sample of them with replacement.
+def draw_triplets(related: Tensor, linked: Tensor, most: int, *, without_self: bool) -> Triplets:
+    """All triplets of an anchor, a related item, and an unrelated item that is linked with the anchor; or a sample.
 
     Args:
-        related: (n, n) bool. most: size of the sample that is drawn where there are more. without_self: whether an
-            anchor is not its own positive.
+        related, linked: (n, n) bool. most: size of the sample that is drawn, with replacement, where there are more.
+        without_self: whether an anchor is not its own positive.
 
     Example:
         >>> related = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]]) > 0
-        >>> [part.tolist() for part in draw_triplets(related, 9, without_self=True)]
+        >>> [part.tolist() for part in draw_triplets(related, torch.ones_like(related), 9, without_self=True)]
         [[0, 1], [1, 0], [2, 2]]
     """
     near = related & ~torch.eye(len(related), dtype=torch.bool, device=related.device) if without_self else related
-    near_count, far_count = near.sum(dim=1), (~related).sum(dim=1)  # (n,)
+    far = linked & ~related
+    near_count, far_count = near.sum(dim=1), far.sum(dim=1)  # (n,)
     ends = (near_count * far_count).cumsum(dim=0)  # (n,) numbers of the triplets up to each anchor
     total = int(ends[-1])
     if total <= most:
@@ -315,9 +314,7 @@ def draw_triplets(related: Tensor, most: int, *, without_self: bool) -> Triplets
         chosen = torch.randint(total, (most,), device=related.device)
     anchor = torch.searchsorted(ends, chosen, right=True)  # (T,)
     within = chosen - (ends - near_count * far_count)[anchor]
-    near_items, far_items = (
-        each.to(torch.int8).argsort(dim=1, descending=True, stable=True) for each in (near, ~related)
-    )
+    near_items, far_items = (each.to(torch.int8).argsort(dim=1, descending=True, stable=True) for each in (near, far))
     return Triplets(
         anchor, near_items[anchor, within // far_count[anchor]], far_items[anchor, within % far_count[anchor]]
     )
@@ -364,7 +361,7 @@ def spread(between: Tensor, edges: Edges) -> Tensor:
         between: (E, B) lambda. edges: of n nodes.
     """
     centred = between - edges.mean(between)  # of small size, for the difference below
-    means = edges.sum_by_source(centred) / len(edges.row)  # (n, B)
+    means = edges.mean_by_source(centred)  # (n, B)
     variance = edges.mean(centred.square()).sum() - means.square().sum(dim=1).mean()
     return variance.clamp(min=LEAST_DISTANCE**2).sqrt()
 
@@ -403,7 +400,7 @@ DGHDGH = Method(
     inputs="pooled",
     venue="ICLR 2026",
     source="QinLab-WFU/DGHDGH @ 7f37ac0",
-    differs="CLIP is frozen. Synthetic negatives are made of a sample of 4096 triplets of each graph, drawn with "
-    "replacement, instead of all; those of the real triplets are all. The softmax over the senders, whose file is "
-    "missing, is the plain one; the attention of the edges has no dropout.",
+    differs="CLIP is frozen. For speed an item has edges with 31 random items of the batch and itself, instead of all, "
+    "and synthetic negatives are made for 4096 random triplets of each graph; attention and real triplets are of the "
+    "whole batch. The softmax whose file is missing is the plain one, and the attention of the edges has no dropout.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import replace
 
@@ -200,3 +201,19 @@ def test_a_missing_or_corrupt_history_is_refused(trained, content):
 def test_a_store_without_a_file_is_named_data(trained):
     run, store = trained
     assert field_record(measure(run, store), replace(store, source=None)).dataset == "data"
+
+
+def test_a_model_for_each_length_has_a_log_and_codes_of_its_own(trained, tmp_path):
+    run, store = trained
+    separate = Run.create(tmp_path / "run", store, run.split, CONFIG, method="separate")
+    measured = measure(separate, store, depth=100)
+    write_field_files(field_record(measured, store), tmp_path / "out")
+    history = [json.loads(line) for line in (separate.folder / "history.jsonl").read_text().splitlines()]
+    for bits in CONFIG.lengths:
+        log = (tmp_path / "out" / f"planted-{bits}-train.log").read_text()
+        rows = [row for row in history if row["bits"] == bits]
+        assert [f"{row['total']:.6f}" for row in rows] == re.findall(r"loss: ([\d.]+)", log) and len(rows) == 4
+        best = separate.record.selection.by_length[str(bits)]
+        assert "'MultiBit-Sep'" in log and f"Best epoch, I-T: {best}, " in log
+        codes = loadmat(tmp_path / "out" / "PR_cruve" / f"{bits}-ours-planted-i2t.mat")
+        np.testing.assert_array_equal(codes["q_img"], measured.query.at(bits).image.to_signs())

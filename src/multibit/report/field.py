@@ -19,6 +19,7 @@ from multibit.evaluation.protocol import Evaluation, within_modality
 from multibit.evaluation.ranking import Key
 from multibit.features.store import FeatureStore
 from multibit.files import replacing
+from multibit.hashing.methods import METHODS
 from multibit.measurement import MeasuredRun
 from multibit.progress import track
 from multibit.runs import read_history
@@ -40,18 +41,20 @@ class FieldRecord:
     """What the field's files contain about a run.
 
     Attributes:
-        dataset: name of the dataset, part of the file names. settings: of the run, by name.
-        epochs: of the training. best: the selected epoch.
-        history: a row per epoch: loss parts, learning rate, validation score.
+        dataset: name of the dataset, part of the file names. method: that was trained. settings: of the run, by name.
+        epochs: of the training. best: length -> the selected epoch.
+        history: a row per epoch: loss parts, learning rate, validation score; where each length has a model of its
+            own, a row per length and epoch, with "bits".
         query, database: coded items. evaluation: of the whole database.
         precision: (direction, length) -> (n,) mean precision of the first 1..n ranks.
         within: modality -> length -> mAP where queries and database are of that modality.
     """
 
     dataset: str
+    method: str
     settings: Mapping[str, Any]
     epochs: int
-    best: int
+    best: Mapping[int, int]
     history: Sequence[Mapping[str, float]]
     query: CodedItems
     database: CodedItems
@@ -69,12 +72,13 @@ def field_record(measured: MeasuredRun, store: FeatureStore) -> FieldRecord:
     Raises:
         FormatError: the run's history is missing or corrupt.
     """
-    run, split = measured.run, measured.run.split
+    run, split, selection = measured.run, measured.run.split, measured.run.record.selection
     return FieldRecord(
         dataset=store.source.stem if store.source else "data",
+        method=METHODS[run.record.method].title if run.record.method in METHODS else "MultiBit",
         settings={"train_num": len(split.train), **run.config.to_dict()},
         epochs=getattr(run.config, "epochs", 1),
-        best=run.record.selection.epoch,
+        best={bits: selection.by_length.get(str(bits), selection.epoch) for bits in run.lengths},
         history=read_history(run),
         query=measured.query,
         database=measured.database,
@@ -144,18 +148,20 @@ def _radius_rows(curve: PrecisionRecall) -> Iterator[tuple[int, float | str, flo
 
 
 def _log_lines(record: FieldRecord, bits: int) -> Iterator[str]:
-    evaluation, epochs, best = record.evaluation, record.epochs, record.best
+    evaluation, epochs, best = record.evaluation, record.epochs, record.best[bits]
     i2t, t2i = (evaluation.mean(MAP, direction, bits) for direction in DIRECTIONS)
     maps = {"MAP(i->t)": i2t, "MAP(t->i)": t2i}
     maps |= {name: record.within[modality][bits] for name, modality in WITHIN.items()}
     settings = {
-        "method": "MultiBit", "dataset": record.dataset, "output_dim": bits, "query_num": len(record.query),
+        "method": record.method, "dataset": record.dataset, "output_dim": bits, "query_num": len(record.query),
         **record.settings,
     }  # fmt: skip
     yield f"Namespace({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
     yield EXPLANATION
     largest = -np.inf
     for row in record.history:
+        if row.get("bits", bits) != bits:
+            continue  # of the model of another length
         epoch = f">>>>>> [{row['epoch']}/{epochs}]"
         yield f"{epoch} loss: {row['total']:.6f}, lr: {row['learning_rate']:.9f}"
         if "validation_mAP" in row:

@@ -6,4 +6,5 @@ ruff check
 ruff format --check
 mypy
 lint-imports
-pytest
+# One process per processor and one thread each: two processes with many threads of torch slow each other down.
+OMP_NUM_THREADS=1 pytest --numprocesses auto --maxprocesses 4 --dist loadfile

@@ -21,7 +21,7 @@ from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
 from multibit.files import fingerprint, only_writer, read_json, replacing, write_json
 from multibit.hashing.code_model import CodeModel
-from multibit.hashing.methods import find_method
+from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
 from multibit.relation import RelationTeacher, load_teacher
 
@@ -74,6 +74,7 @@ class RunRecord:
         features: path of the feature store; None if it was in memory. selection: of the epoch.
         device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
         method: name of the method; "" if not recorded, as in earlier versions.
+        seconds: of the training, by length for a model for each length, else under ""; empty if not recorded.
     """
 
     config: dict[str, Any]
@@ -92,6 +93,7 @@ class RunRecord:
     device: str = "cpu"
     threads: int = 0
     method: str = ""
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -209,6 +211,7 @@ class Run:
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
         with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
+            _require_own_states(folder, method, config)
             try:
                 result = train(
                     training, validation, config, method=method, preset=preset, device=device, workers=workers,
@@ -281,6 +284,23 @@ def read_history(run: Run) -> list[dict[str, float]]:
         raise FormatError(f"corrupt ({error}).", file=path, hint=_MODIFIED) from None
 
 
+def _require_own_states(folder: Path, method: str | None, config: Settings) -> None:
+    """Refuse a folder with the unfinished training of another method or of other lengths.
+
+    Raises:
+        MismatchError: names the states.
+    """
+    chosen = method_of(config, method)
+    own = {STATE_FILE} if chosen.lengths != "one" else {f"training-state-{bits}.pt" for bits in config.lengths}
+    others = [path.name for path in state_files(folder / STATE_FILE) if path.name not in own]
+    if others:
+        raise MismatchError(
+            f"holds the unfinished training of another method or of other lengths: {', '.join(others)}.",
+            file=folder,
+            hint="Choose another folder or delete these files.",
+        )
+
+
 def _write(
     folder: Path, result: Training, store: FeatureStore, split: Split, *, method: str, device: str, scored: bool
 ) -> None:
@@ -292,7 +312,8 @@ def _write(
     split.save(folder / "split.safetensors")
     with replacing(folder / "history.jsonl") as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
-    by_length = {str(bits): epoch for bits, epoch in state.best_epochs.items()}
+    by_length = {str(bits): each.best_epoch for bits, each in state.by_length.items()}
+    seconds = {str(bits): each.seconds for bits, each in state.by_length.items()} or {"": state.seconds}
     rule = "largest validation mean mAP" if scored else "last epoch, no validation rows"
     RunRecord(
         config=result.config.to_dict(),
@@ -311,6 +332,7 @@ def _write(
         device=device,
         threads=torch.get_num_threads(),
         method=method,
+        seconds=seconds,
     ).write(folder / "run.json")
     remove_states(folder)
 

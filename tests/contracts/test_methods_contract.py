@@ -242,6 +242,16 @@ def test_the_values_of_a_step_are_its_parts_and_finite(name):
     assert all(math.isfinite(row[part]) for part in learner.parts)
 
 
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.inputs == "tokens"])
+def test_a_state_of_other_tokens_is_refused(name, tmp_path):
+    settings = small(name, lengths=(12,), epochs=1)
+    fit(METHODS[name].learner(TRAINING, settings), TRAINING, settings, None, state_file=tmp_path / "s.pt")
+    values = TRAINING.text_tokens.values[np.arange(80)] * 2
+    other = dataclasses.replace(TRAINING, text_tokens=Tokens(values, TRAINING.text_tokens.counts))
+    with pytest.raises(MismatchError):
+        fit(METHODS[name].learner(other, settings), other, settings, None, state_file=tmp_path / "s.pt")
+
+
 @every_trained
 def test_a_state_of_other_settings_is_refused(name, tmp_path):
     settings = small(name, lengths=(12,), epochs=1)

@@ -77,8 +77,8 @@ def test_an_error_of_a_training_in_another_process_is_raised_here(pairs, tmp_pat
 
 def test_the_best_epoch_is_that_of_each_length(pairs):
     state = train(pairs, pairs, method="dnph", **SMALL).state
-    assert set(state.best_epochs) == {4, 8} and all(1 <= epoch <= 2 for epoch in state.best_epochs.values())
+    assert set(state.by_length) == {4, 8} and state.seconds == sum(each.seconds for each in state.by_length.values())
     assert [row["bits"] for row in state.history] == [4, 4, 8, 8]
-    for bits, epoch in state.best_epochs.items():
+    for bits, each in state.by_length.items():
         scores = [row["validation_mAP"] for row in state.history if row["bits"] == bits]
-        assert epoch == 1 + int(np.argmax(scores))
+        assert each.best_epoch == 1 + int(np.argmax(scores))

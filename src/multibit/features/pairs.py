@@ -13,6 +13,8 @@ from multibit.codes.items import Modality
 from multibit.errors import DataError
 from multibit.features.tokens import Tokens
 
+TOKEN_ROWS = 64  # whose tokens a fingerprint reads; all of them can be gigabytes
+
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
@@ -69,8 +71,13 @@ class Pairs:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Features, offsets and labels, for a fingerprint."""
-        return self.image, self.text, self.offsets, self.labels
+        """Features, offsets, labels, and of tokens the counts and the vectors of some rows, for a fingerprint."""
+        arrays: list[NDArray[Any]] = [self.image, self.text, self.offsets, self.labels]
+        for tokens in (self.image_tokens, self.text_tokens):
+            if tokens is not None:
+                rows = np.arange(0, len(tokens), max(len(tokens) // TOKEN_ROWS, 1))
+                arrays += [tokens.counts, tokens.take(rows).values[np.arange(len(rows))]]
+        return tuple(arrays)
 
     def features(self, modality: Modality) -> NDArray[np.float32]:
         """(n, d) features of one modality, the mean of several texts: the input of its network."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from multibit.config import EpochSettings
 from multibit.errors import DataError
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
+from multibit.relation import RelationTeacher
 
 
 class Batch(NamedTuple):
@@ -77,16 +78,17 @@ class Descent:
 class Learner(nn.Module):
     """A model in training: the contract that every method obeys.
 
-    The loop sets `descents`, then calls `start_epoch`, `step` for every batch, and `end_epoch`. Everything that a
-    resumed training needs (memories, centres, running means) must be a parameter or a buffer of the learner, and every
-    random number must come from torch's global generator, which the loop seeds for each epoch. Only training items
-    are passed to the constructor.
+    The loop calls `optimizers` once, then for each epoch `start_epoch`, `step` for every batch, and `end_epoch`.
+    Everything that a resumed training needs (memories, centres, running means) must be a parameter or a buffer of the
+    learner, and every random number must come from torch's global generator, which the loop seeds for each epoch. Only
+    training items are passed to the constructor.
 
     Attributes:
         model: what is trained. parts: names of the values that `step` returns; the last one is "total".
         kept: names of the submodules that are set to the best epoch at the end.
         smallest_batch: a last batch with fewer items is left out.
         needs_unrelated: refuse training items of which every two share a label.
+        full_batches: refuse fewer training items than a batch.
     """
 
     model: CodeModel
@@ -94,8 +96,8 @@ class Learner(nn.Module):
     kept: tuple[str, ...] = ("model",)
     smallest_batch: int = 1
     needs_unrelated: bool = False
+    full_batches: bool = False
 
-    @abstractmethod
     def __init__(self, training: Pairs, settings: Any) -> None:
         """Build everything from n training items, initialised from `settings.seed`."""
         super().__init__()
@@ -105,13 +107,18 @@ class Learner(nn.Module):
         """What must be equal for a training to be resumed, beyond settings and data."""
         return type(self).__name__
 
-    @abstractmethod
     def optimizers(self, steps: int) -> Sequence[Descent]:
         """The optimisers, in the order in which `step` uses them.
 
         Args:
             steps: number of steps in all epochs.
         """
+        raise NotImplementedError
+
+    @property
+    def teacher(self) -> RelationTeacher | None:
+        """The relation teacher, with any trained parameters; None for a method without one."""
+        return None
 
     def start_epoch(self, epoch: int) -> None:
         """Called before the first batch of an epoch; epochs count from 1."""
@@ -143,9 +150,11 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-LearnerType = Callable[[Pairs, Any], Learner]
 Fit = Callable[[Pairs, Any], CodeModel]
 """A closed-form solution: training items, settings -> model."""
+
+
+UNRELATED_ROWS = 1024  # items that are compared with all at once
 
 
 def require_unrelated(training: Pairs) -> None:
@@ -154,14 +163,15 @@ def require_unrelated(training: Pairs) -> None:
     Raises:
         DataError: nothing can be learned by comparing them.
     """
-    common = training.labels.all(axis=0)
-    if common.any():
-        raise DataError(
-            f"all {len(training)} training items have label column {int(common.argmax())}, so every two are related "
-            "and there is nothing to tell apart.",
-            field="labels",
-            hint="Leave this label out.",
-        )
+    labels = training.labels.astype(np.float32)
+    for start in range(0, len(labels), UNRELATED_ROWS):
+        if ((labels[start : start + UNRELATED_ROWS] @ labels.T) == 0).any():
+            return
+    raise DataError(
+        f"every two of the {len(training)} training items share a label, so there is nothing to tell apart.",
+        field="labels",
+        hint="Leave out labels that nearly all items have.",
+    )
 
 
 def require_full_batch(training: Pairs, settings: EpochSettings) -> None:

@@ -37,7 +37,7 @@ class TrainingState:
         epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
         learner: its state dictionary. descents: those of its optimisers and schedules.
         history: one row per epoch: mean of each part of the objective, learning rate, validation mAP if scored.
-        best_epochs: length -> best epoch of its model, for a method with a model for each length.
+        seconds: of the epochs so far. by_length: length -> state of its model, for a method with a model for each.
     """
 
     epoch: int = 0
@@ -47,7 +47,8 @@ class TrainingState:
     learner: dict[str, Any] = field(default_factory=dict)
     descents: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
-    best_epochs: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    by_length: dict[int, TrainingState] = field(default_factory=dict)
 
 
 def fit(
@@ -87,6 +88,8 @@ def fit(
         raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
     device = learner.model.device
     source = _Source(training, device, tokens=learner.model.reads_tokens)
+    if settings.batch_size < learner.smallest_batch:
+        raise ConfigError(f"must be at least {learner.smallest_batch} for this method.", option="batch_size")
     sizes = _sizes(len(training), settings.batch_size, learner.smallest_batch)
     descents = learner.optimizers(settings.epochs * len(sizes))
     identity = fingerprint(settings.to_dict(), learner.identity, selection, *training.arrays)
@@ -95,6 +98,7 @@ def fit(
     last = settings.epochs if until is None else min(until, settings.epochs)
     with track(label, last, "epochs", done=min(state.epoch, last)) as advance:
         for epoch in range(state.epoch + 1, last + 1):
+            begun = time.monotonic()
             learner.train()
             means = torch.zeros(len(learner.parts), device=device)
             rate = descents[0].rate
@@ -107,6 +111,7 @@ def fit(
             _record(state, learner.parts, means, rate)
             _require_codes(learner.model, training, epoch)
             _keep_best(state, learner, None if score is None else score(learner.model))
+            state.seconds += time.monotonic() - begun
             advance(1, note=_note(state))
             if state_file and (time.monotonic() - saved >= save_every or epoch == last):
                 _save_state(state_file, identity, state, learner, descents)
@@ -138,7 +143,7 @@ class _Source:
 def _sizes(count: int, batch_size: int, smallest: int) -> list[int]:
     """Sizes of the batches of an epoch."""
     sizes = [min(batch_size, count - start) for start in range(0, count, batch_size)]
-    return [size for size in sizes if size >= min(smallest, count)]
+    return [size for size in sizes if size >= smallest]
 
 
 def _batches(training: Pairs, settings: EpochSettings, epoch: int, smallest: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -215,7 +220,8 @@ def _note(state: TrainingState) -> str:
 def _save_state(path: Path, identity: str, state: TrainingState, learner: Learner, descents: Sequence[Descent]) -> None:
     state.learner, state.descents = learner.state_dict(), [each.state_dict() for each in descents]
     buffer = io.BytesIO()  # torch's own writer hides the error of a full disk
-    torch.save({"version": STATE_VERSION, "identity": identity, **vars(state)}, buffer)
+    content = {name: value for name, value in vars(state).items() if name != "by_length"}
+    torch.save({"version": STATE_VERSION, "identity": identity, **content}, buffer)
     with replacing(path) as temporary:
         temporary.write_bytes(buffer.getbuffer())
 

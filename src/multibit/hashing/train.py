@@ -1,11 +1,13 @@
-"""Training: pairs -> relation teacher -> trained model, at the best epoch on validation data."""
+"""Training: pairs -> model of a method, at the best epoch on validation data."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -27,7 +29,6 @@ from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import TrainingState, fit
 from multibit.hashing.methods import Method, choose_method, method_of
-from multibit.hashing.methods.multibit import MultiBit
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
 
@@ -156,20 +157,22 @@ def _train_one(
     _require_inputs(method, training, validation)
     score, selection = _selection(training, validation, settings)
     if method.fit is not None:
+        begun = time.monotonic()
         model = method.fit(training, settings)
-        return Training(model, None, settings, _fitted(None if score is None else score(model)), method)
+        state = _fitted(time.monotonic() - begun, None if score is None else score(model))
+        return Training(model, None, settings, state, method)
     assert method.learner is not None and isinstance(settings, EpochSettings)
-    learner = method.learner(training, settings).to(check_device(device))
-    if learner.needs_unrelated:
+    if method.learner.needs_unrelated:
         require_unrelated(training)
+    if method.learner.full_batches:
         require_full_batch(training, settings)
+    learner = method.learner(training, settings).to(check_device(device))
     label = "Training" if method.lengths != "one" else f"Training {settings.code_bits} bits"
     state = fit(
         learner, training, settings, score, selection=selection, state_file=state_file, until=until,
         save_every=save_every, label=label,
     )  # fmt: skip
-    teacher = learner.teacher if isinstance(learner, MultiBit) else None
-    return Training(learner.model.to("cpu"), teacher, settings, state, method)
+    return Training(learner.model.to("cpu"), learner.teacher, settings, state, method)
 
 
 def _train_lengths(
@@ -177,15 +180,23 @@ def _train_lengths(
 ) -> Training:
     """One model for each length. Each is trained on one thread, so that the result does not depend on the workers."""
     each = [settings.override({"lengths": (bits,)}) for bits in settings.lengths]
-    files = [None if state_file is None else _of_length(state_file, bits) for bits in settings.lengths]
-    if workers > 1 and len(each) > 1 and state_file is not None and method.fit is None:
-        _train_ahead([(work, *task) for task in zip(each, files, strict=True)], workers)
-    results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
-    state = replace(results[-1].state, history=[])
-    for bits, result in zip(settings.lengths, results, strict=True):
-        state.history += [{"bits": bits, **row} for row in result.state.history]
-        state.best_epochs[bits] = result.state.best_epoch
-    state.best_score = float(np.mean([result.state.best_score for result in results]))
+    ahead = workers > 1 and len(each) > 1 and method.fit is None
+    with contextlib.ExitStack() as stack:
+        if ahead and state_file is None:
+            state_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "state.pt"
+        files = [None if state_file is None else _of_length(state_file, bits) for bits in settings.lengths]
+        if ahead:
+            _train_ahead([(work, *task) for task in zip(each, files, strict=True)], workers)
+        results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
+    states = {bits: result.state for bits, result in zip(settings.lengths, results, strict=True)}
+    state = TrainingState(
+        results[-1].state.epoch,
+        results[-1].state.best_epoch,
+        float(np.mean([each.best_score for each in states.values()])),
+        history=[{"bits": bits, **row} for bits, each in states.items() for row in each.history],
+        seconds=sum(each.seconds for each in states.values()),
+        by_length=states,
+    )
     model = PerLength.join([result.model for result in results])
     return Training(model, results[-1].teacher, settings, state, method)
 
@@ -234,12 +245,12 @@ def _on_one_thread(work: Callable[..., Training], settings: Settings, state_file
         torch.set_num_threads(before)
 
 
-def _fitted(score: float | None) -> TrainingState:
+def _fitted(seconds: float, score: float | None) -> TrainingState:
     """The state of a closed form: one epoch without a loss."""
     row = {"epoch": 1.0, "total": 0.0, "learning_rate": 0.0}
     if score is None:
-        return TrainingState(1, 1, history=[row])
-    return TrainingState(1, 1, score, history=[{**row, "validation_mAP": score}])
+        return TrainingState(1, 1, history=[row], seconds=seconds)
+    return TrainingState(1, 1, score, history=[{**row, "validation_mAP": score}], seconds=seconds)
 
 
 def _require_inputs(method: Method, training: Pairs, validation: Pairs | None) -> None:

@@ -249,7 +249,7 @@ def _efficiency_of(r: Reproduction, design: Design, seed: int) -> Cells[float]:
     values = {
         "parameters M": model.parameter_count / 1e6,
         "GFLOPs": model.flops / 1e9,
-        "train h": r.seconds(run) / 3600,
+        "train h": r.seconds(run, run.model.bits) / 3600,
         "best epoch": float(run.record.selection.epoch),
         "image ms": times["image"],
         "text ms": times["text"],

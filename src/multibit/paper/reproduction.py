@@ -168,8 +168,16 @@ class Reproduction:
         assert teacher is not None
         return teacher
 
-    def seconds(self, run: Run) -> float:
-        """Duration of its training; NaN if it was interrupted."""
+    def seconds(self, run: Run, bits: int | None = None) -> float:
+        """Duration of its training, of all its models or of that of one length; NaN if it is not known.
+
+        Models that were trained side by side count as if they had been trained one after the other.
+        """
+        recorded = run.record.seconds
+        if bits is not None and str(bits) in recorded:
+            return recorded[str(bits)]
+        if recorded:
+            return sum(recorded.values())
         return float(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"])
 
     def _open_or_train(self, method: str, config: Settings, folder: Path) -> Run:

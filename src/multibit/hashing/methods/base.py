@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from multibit.config import MAX_BITS, Settings, preset_of, require_preset
 from multibit.errors import ConfigError
-from multibit.hashing.learner import Fit, LearnerType
+from multibit.hashing.learner import Fit, Learner
 
 Lengths = Literal["nested", "several", "one"]
 """One code of which every prefix is a code; one model with a code for each length; one model for each length."""
@@ -40,7 +40,7 @@ class Method:
     title: str
     meaning: str
     defaults: Settings
-    learner: LearnerType | None = None
+    learner: type[Learner] | None = None
     fit: Fit | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,7 +58,8 @@ class Method:
         Args:
             base: complete settings to start from; of settings of another type only those in `COMMON` are taken.
                 The defaults, changed by the preset, when None.
-            preset: name of one of the paper's data sets. settings: override all.
+            preset: name of one of the paper's data sets; complete settings of this method have theirs already.
+            settings: override all.
 
         Raises:
             ConfigError: an unknown preset or setting, or one out of range.
@@ -68,11 +69,11 @@ class Method:
             >>> METHODS["multibit-plus"].config(epochs=20).binary_weight
             1.0
         """
+        if preset is not None:
+            require_preset(preset)
         if type(base) is type(self.defaults):
             start = base
         else:
-            if preset is not None:
-                require_preset(preset)
             common = {
                 name: getattr(base, name) for name in COMMON if hasattr(base, name) and hasattr(self.defaults, name)
             }

@@ -220,6 +220,7 @@ class Cmcl(Learner):
 
     parts: tuple[str, ...] = ("inter", "intra", "quantization", "reconstruction", "global", "local", "total")
     needs_unrelated = True
+    full_batches = True
     reads_tokens: ClassVar[bool] = True
     model: ConceptCodes
     image_memory: Tensor

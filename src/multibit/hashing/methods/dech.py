@@ -36,7 +36,7 @@ class DechSettings(EpochSettings):
     """
 
     lengths: tuple[int, ...] = (16, 32, 64, 128)  # target code lengths, each with a model of its own
-    hidden: int = 1024  # width of the hidden layer of each modality
+    hidden: int = 8192  # width of the hidden layer of each modality
     temperature: float = 0.2  # tau, divides the logarithm of the evidence
     ramp_epochs: int = 10  # epochs until the divergence from the uniform opinion has its full weight
     epochs: int = 100
@@ -119,6 +119,7 @@ class Dech(Learner):
 
     parts = ("likelihood", "uniform", "missing", "total")
     needs_unrelated = True
+    full_batches = True
 
     def __init__(self, training: Pairs, settings: DechSettings) -> None:
         super().__init__(training, settings)

@@ -90,6 +90,7 @@ class Dghdgh(Learner):
     parts = ("triplet", "graph", "synthetic", "classifier", "class", "near", "diversity", "total")
     smallest_batch = 2
     needs_unrelated = True
+    full_batches = True
     triplet_mean: Tensor
     generator_mean: Tensor
     batches: Tensor
@@ -180,8 +181,10 @@ class Dghdgh(Learner):
     @property
     def eta(self) -> float:
         """exp(-alpha / J_avg), with J_avg the mean triplet loss of this epoch so far; 1 before the first batch."""
+        if not self.batches:
+            return 1.0
         mean = float(self.triplet_mean)
-        return math.exp(-self.settings.alpha / mean) if mean else 1.0
+        return math.exp(-self.settings.alpha / mean) if mean else 0.0
 
     @property
     def synthetic_weight(self) -> float:

@@ -174,6 +174,7 @@ class Dimch(Learner):
 
     parts = ("sets", "discrepancy", "diversity", "codes", "quantization", "total")
     needs_unrelated = True
+    full_batches = True
     reads_tokens: ClassVar[bool] = True
     model: InstanceSets
 

@@ -105,6 +105,7 @@ class Dpbe(Learner):
 
     parts = ("image", "text", "cross", "total")
     needs_unrelated = True
+    full_batches = True
     model: SampledHash
     image_precision: Tensor
     text_precision: Tensor

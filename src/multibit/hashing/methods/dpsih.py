@@ -162,6 +162,7 @@ class Dpsih(Learner):
 
     parts: tuple[str, ...] = ("triplet", "discrepancy", "diversity", "total")
     needs_unrelated = True
+    full_batches = True
     reads_tokens: ClassVar[bool] = True
     views: ClassVar[int] = 4
     model: PolysemicCodes

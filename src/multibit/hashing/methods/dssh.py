@@ -45,6 +45,7 @@ class Dssh(Learner):
 
     parts = ("image", "text", "mean", "similarity", "total")
     needs_unrelated = True
+    full_batches = True
 
     def __init__(self, training: Pairs, settings: DsshSettings) -> None:
         super().__init__(training, settings)

@@ -114,6 +114,7 @@ class Dsth(Learner):
     parts = ("hypergraph", "tuplet", "quantization", "total")
     smallest_batch = 2
     needs_unrelated = True
+    full_batches = True
 
     def __init__(self, training: Pairs, settings: DsthSettings) -> None:
         super().__init__(training, settings)

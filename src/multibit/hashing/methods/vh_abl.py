@@ -135,6 +135,7 @@ class VhAbl(Learner):
     parts = ("affinity", "classes", "attraction", "centres", "labels", "total")
     smallest_batch = 2  # of batch norm
     needs_unrelated = True
+    full_batches = True
     model: OrderedHash
 
     def __init__(self, training: Pairs, settings: VhAblSettings) -> None:

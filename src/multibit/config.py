@@ -32,6 +32,7 @@ class Settings:
     POSITIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     SHARES: ClassVar[tuple[str, ...]] = ()  # in [0, 1)
     FROM_ZERO: ClassVar[tuple[str, ...]] = ("seed",)  # whole numbers that can be 0
+    WIDTHS: ClassVar[tuple[str, ...]] = ("hidden", "dimension")  # of layers: at most `MAX_WIDTH`, where present
 
     def __post_init__(self) -> None:
         self._require_types()
@@ -130,7 +131,8 @@ class Settings:
     def _of_kind(self, kind: str) -> list[tuple[str, str, Any]]:
         """Name, kind and value of the settings of one kind."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return [(field.name, kind, getattr(self, field.name)) for field in fields if field.type == kind]
+        kinds = {field.name: getattr(field.type, "__name__", field.type) for field in fields}  # a type or its name
+        return [(name, kind, getattr(self, name)) for name, each in kinds.items() if each == kind]
 
     def _require_choices(self) -> None:
         for name, choices in self.CHOICES.items():
@@ -149,6 +151,8 @@ class Settings:
             least = 0 if name in self.FROM_ZERO else 1
             if value < least:
                 raise ConfigError(f"must be at least {least}, got {value}.", option=name)
+            if name in self.WIDTHS and value > MAX_WIDTH:
+                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {value:,}.", option=name)
         if self.seed >= 2**32:
             raise ConfigError(f"must be below 2^32, got {self.seed}.", option="seed")
 
@@ -278,12 +282,6 @@ class Config(EpochSettings):
             ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
         """
         return cls.preset(preset_of(path) or "default").override_by_file(path)
-
-    def _require_ranges(self) -> None:
-        super()._require_ranges()
-        for name in ("hidden", "dimension"):
-            if getattr(self, name) > MAX_WIDTH:
-                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
 
     def _require_lengths(self) -> None:
         super()._require_lengths()

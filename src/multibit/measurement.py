@@ -23,6 +23,7 @@ from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import load_text_encoder, text_encoder_of
+from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
 from multibit.pipeline import require_own_features
 from multibit.progress import showing
@@ -206,7 +207,7 @@ def label_name_relevance(
 
 def _cost(measured: MeasuredRun, store: FeatureStore) -> Cost:
     model, run = measured.run.model, measured.run
-    pairs = store.take(run.split.query[:1])
+    pairs = in_memory(store.take(run.split.query[:1]))
     return measure_cost(
         measured.query.take([0]),
         measured.database,

@@ -20,7 +20,7 @@ from multibit.errors import DataError, MismatchError
 from multibit.features import FeatureStore, Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
-from multibit.hashing.encode import encode_store
+from multibit.hashing.encode import encode_store, part_at
 from multibit.runs import Run, is_run
 from multibit.search import Index
 from multibit.search.exchange import save_mat
@@ -97,6 +97,20 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
 # Export of codes
 
 
+def require_one_view(run: Run, what: str) -> None:
+    """Refuse a run whose items have several codes at each length, where that has no meaning.
+
+    Raises:
+        DataError: names what was asked for.
+    """
+    if run.model.layout.views > 1:
+        raise DataError(
+            f"{what} holds one code for each item, and this run has {run.model.layout.views}.",
+            file=run.folder,
+            hint="Write an .npz, or take the variant with one code.",
+        )
+
+
 def write_codes(
     run: Run, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
 ) -> None:
@@ -116,6 +130,7 @@ def write_codes(
         raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
     length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
     if path.suffix == ".mat":
+        require_one_view(run, "A .mat file")
         require_own_features(run, store)
         rows = np.concatenate([run.split.query, run.split.database])
         coded = encode_store(run.model, store, rows, engine=engine, workers=workers)
@@ -262,7 +277,6 @@ def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.fl
 
 def _code(run: Run, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None) -> NDArray[np.float32]:
     """The relaxed code of one query at a length: (1, B), or (1, V, B) where an item has V codes."""
-    vectors, tokens = encoder.encode_tokens(inputs) if run.model.reads_tokens else (encoder.encode(inputs), None)
-    layout, relaxed = run.model.layout, run.model.encode(vectors, modality, tokens)
-    part = relaxed[:, layout.part(layout.longest if bits is None else bits)]
-    return part if layout.views == 1 else part.reshape(len(part), layout.views, -1)
+    model = run.model.serving(run.model.bits if bits is None else bits)
+    vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
+    return part_at(model, model.encode(vectors, modality, tokens), bits)

@@ -234,6 +234,12 @@ LABELS = {
 }
 
 
+def after_batches(learner, mean):
+    """The state in an epoch with this mean of the triplet loss; before the first batch when 0."""
+    learner.triplet_mean.fill_(mean)
+    learner.batches.fill_(bool(mean))
+
+
 def problem(labels, bits, **settings):
     """A learner and a batch, in float64 and without dropout; norms and offsets are not those of the start."""
     rng = np.random.default_rng(bits)
@@ -323,6 +329,7 @@ def test_edges_that_equal_their_reverse_are_kept_once():
 def test_terms_are_those_of_the_sheet(labels, bits, mean):
     learner, batch = problem(labels, bits)
     learner.triplet_mean.fill_(mean)
+    learner.batches.fill_(float(mean > 0))
     found = learner.losses(batch)
     assert tuple(found) == Dghdgh.parts[:-1]
     eta = exp(-5 / mean) if mean else 1.0
@@ -336,7 +343,8 @@ def test_terms_follow_the_settings():
         "near_weight": 3.0, "diversity_weight": 1.5, "graph_layers": 1, "graph_heads": 2, "graph_degree": 3,
     }  # fmt: skip
     learner, batch = problem(LABELS["several"], 6, **changes)
-    learner.triplet_mean.fill_(0.8)
+    after_batches(learner, 0.8)
+    learner.batches.fill_(1.0)
     expected = slow_terms(arrays(learner), batch, learner.settings, exp(-1 / 0.8))
     assert [each.item() for each in learner.losses(batch).values()] == pytest.approx(expected)
 
@@ -347,6 +355,7 @@ def test_gradients_are_those_of_the_sheet(mean):
     """The hash terms hold lambda constant; the others hold the codes and, in the generator, the classifier constant."""
     learner, batch = problem([[1, 0], [0, 1], [1, 1], [0, 1]], 4)
     learner.triplet_mean.fill_(mean)
+    learner.batches.fill_(float(mean > 0))
     eta, settings, labels = learner.eta, learner.settings, batch.labels.numpy()
     total(learner.losses(batch)).backward()
     rng, start = np.random.default_rng(0), arrays(learner)
@@ -424,11 +433,11 @@ def test_a_step_is_the_three_updates_one_after_the_other(graph_degree):
         classified = plain.classifier_loss(fixed, batch.labels)
         slow[2].step(classified)
         count = plain.batches.item()
+        plain.batches += 1
         plain.triplet_mean.copy_((count * plain.triplet_mean + ranked.detach()) / (count + 1))
         made = torch.stack([plain.generator_terms(fixed, batch.labels, graph) for graph in graphs]).sum(dim=0)
         slow[1].step(made.sum())
         plain.generator_mean.copy_((count * plain.generator_mean + made.detach().sum()) / (count + 1))
-        plain.batches += 1
         expected = torch.cat([ranked[None], terms, classified[None], made])
         assert values[:-1].tolist() == pytest.approx(expected.tolist())
         for (name, one), other in zip(learner.state_dict().items(), plain.state_dict().values(), strict=True):
@@ -466,6 +475,8 @@ def test_running_means_restart_with_the_epoch():
     assert learner.triplet_mean.item() == pytest.approx(values[:, 0].mean().item())
     assert learner.generator_mean.item() == pytest.approx(values[:, 4:7].sum(dim=1).mean().item())
     assert learner.eta == pytest.approx(exp(-5 / learner.triplet_mean.item()))
+    learner.triplet_mean.zero_()
+    assert learner.eta == 0.0  # no triplet was inside the margin
     learner.start_epoch(2)
     assert learner.eta == 1.0 and learner.generator_mean == 0 and learner.batches == 0
     assert {"triplet_mean", "generator_mean", "batches"} <= set(learner.state_dict())

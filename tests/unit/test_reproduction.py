@@ -193,7 +193,7 @@ def test_every_printed_value_has_a_cell(name, kept):
     compared = {method.title for method in METHODS.values() if not isinstance(method.defaults, Config)}
     for row, column in printed_texts(name, "mirflickr"):
         if {row.partition(", ")[0], column.rpartition(" ")[2]} & compared:
-            continue  # tests/methods/test_comparison.py measures them
+            continue  # tests/methods/test_sota_tables.py measures them
         words = [[shorter.get(word, word) for word in text.split()] for text in (row, column)]
         here = tuple(" ".join(each).replace("16-128", "8-16") for each in words)
         assert {(row, column), here} & measured or row.endswith(("scale 3", "scale 4")), (row, column)

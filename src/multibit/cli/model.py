@@ -242,7 +242,7 @@ def evaluate(
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
     from multibit.measurement import assess_run, measure
-    from multibit.pipeline import open_features
+    from multibit.pipeline import open_features, require_one_view
     from multibit.report.field import LAST, field_record, write_field_files
     from multibit.runs import Run, is_run, require_comparable
     from multibit.search.code_files import is_codes
@@ -269,6 +269,8 @@ def evaluate(
     others = [Run.load(path) for path in against or ()]
     for other in others:
         require_comparable(loaded, other)
+    if save_dir is not None:
+        require_one_view(loaded, "Each of the field's files")
     store = open_features(loaded, features)
     first = measure(loaded, store, at=at, depth=DEPTH if save_dir is None else LAST)
     measured = [first, *(measure(other, store, at=at) for other in others)]

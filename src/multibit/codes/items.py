@@ -106,6 +106,7 @@ class CodedItems:
             (array([[-1,  1]], dtype=int8), array([[1]], dtype=int8))
         """
         if self.layout is None or (self.layout.nested and self.layout.views == 1):
+            self.image.check_length(bits)
             return self
         part, views = self.layout.part(bits), self.layout.views
         image, text = (self.codes(modality).columns(part, views) for modality in MODALITIES)

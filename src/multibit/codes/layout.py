@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +65,3 @@ class Layout:
     def from_dict(cls, values: dict[str, Any]) -> Layout:
         """Inverse of `to_dict`."""
         return cls(tuple(values["lengths"]), bool(values["nested"]), int(values["views"]))
-
-
-def nested(lengths: Sequence[int]) -> Layout:
-    """The layout of one code whose prefixes are the shorter ones."""
-    return Layout(tuple(lengths))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,14 +80,12 @@ class Pairs:
         return tuple(arrays)
 
     def features(self, modality: Modality) -> NDArray[np.float32]:
-        """(n, d) features of one modality, the mean of several texts: the input of its network."""
+        """(n, d) features of one modality, the mean of several texts."""
         return self.image if modality == "image" else self.mean_text
 
     def tokens(self, modality: Modality) -> Tokens | None:
-        """Tokens of the n items, of the first where an item has several texts; None without tokens."""
-        if modality == "image" or self.text_tokens is None or len(self.text) == len(self):
-            return self.image_tokens if modality == "image" else self.text_tokens
-        return self.text_tokens.select(self.offsets[:-1])
+        """Tokens of the n images, or of the T texts; None without tokens."""
+        return self.image_tokens if modality == "image" else self.text_tokens
 
     @property
     def mean_text(self) -> NDArray[np.float32]:
@@ -99,3 +97,13 @@ class Pairs:
         if not np.isfinite(sums).all():
             sums = np.add.reduceat(self.text, self.offsets[:-1], axis=0, dtype=np.float64)
         return np.asarray(sums / np.diff(self.offsets)[:, None], np.float32)
+
+
+def in_memory(pairs: Pairs) -> Pairs:
+    """The same pairs, with their tokens read."""
+    read = (
+        None if tokens is None else tokens.take(np.arange(len(tokens)))
+        for tokens in (pairs.image_tokens, pairs.text_tokens)
+    )
+    image_tokens, text_tokens = read
+    return replace(pairs, image_tokens=image_tokens, text_tokens=text_tokens)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ class FeatureStore:
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of data and features, tokens included: the identity of the input of a run."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         tokens = [part for name, each in self.tokens.items() for part in (name, each, each.counts)]
         return fingerprint(self.dataset.fingerprint(), self.image, self.text, self.offsets, *tokens)
 

@@ -17,7 +17,7 @@ from multibit.errors import ConfigError, DataError, FormatError, require_known
 from multibit.features.tokens import Tokens
 from multibit.files import fingerprint, read_arrays, write_arrays
 
-KIND, VERSION = "hash model", 1
+KIND, VERSION = "hash model", 2  # a file of the first network is written as version 1, as before
 FIRST_NETWORK = "multibit"  # of a file that names no network, as those of earlier versions
 ENCODE_ROWS = 4096  # rows per forward pass of `encode`: bounds its memory
 ENCODE_TOKEN_ROWS = 256  # the same for networks that read tokens
@@ -154,9 +154,10 @@ class CodeModel(nn.Module):
 
     def save(self, path: Path | str) -> None:
         """Write weights and sizes to one safetensors file, atomically."""
-        header = {} if self.network == FIRST_NETWORK else {"network": self.network}
+        first = self.network == FIRST_NETWORK
+        header, version = ({}, 1) if first else ({"network": self.network}, VERSION)
         weights = {name: tensor.cpu().numpy() for name, tensor in self.state_dict().items()}
-        write_arrays(Path(path), weights, {**header, **self.sizes}, kind=KIND, version=VERSION)
+        write_arrays(Path(path), weights, {**header, **self.sizes}, kind=KIND, version=version)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

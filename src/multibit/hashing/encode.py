@@ -18,7 +18,7 @@ from multibit.progress import track
 
 
 def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
-    """Code both modalities of items in memory; an item with several texts is coded by their mean.
+    """Code both modalities of items in memory; see `relaxed_codes` for items with several texts.
 
     Args:
         model: the trained model. pairs: n items.
@@ -29,10 +29,23 @@ def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
     Raises:
         DataError: features of another dimension.
     """
-    relaxed = {
-        modality: model.encode(pairs.features(modality), modality, pairs.tokens(modality)) for modality in MODALITIES
-    }
+    relaxed = {modality: relaxed_codes(model, pairs, modality) for modality in MODALITIES}
     return CodedItems.binarize(relaxed, pairs.labels, model.layout)
+
+
+def relaxed_codes(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32]:
+    """Relaxed codes of one modality of items in memory: (n, stored bits).
+
+    An item with several texts is coded by the mean of their features; by a model that reads tokens each text is coded,
+    and the item has the mean of their relaxed codes.
+    """
+    if modality == "image":
+        return model.encode(pairs.image, modality, pairs.image_tokens)
+    if not model.reads_tokens or len(pairs.text) == len(pairs):
+        return model.encode(pairs.mean_text, modality, pairs.text_tokens if model.reads_tokens else None)
+    relaxed = model.encode(pairs.text, modality, pairs.text_tokens)
+    sums = np.add.reduceat(relaxed, pairs.offsets[:-1], axis=0)
+    return np.asarray(sums / np.diff(pairs.offsets)[:, None], np.float32)
 
 
 def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int | None = None) -> Codes:
@@ -44,18 +57,24 @@ def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int |
     Returns:
         The n codes whose prefix of `bits` bits is the code of that length.
     """
-    return codes_at(model, model.encode(pairs.features(modality), modality, pairs.tokens(modality)), bits)
+    chosen = model.serving(model.bits if bits is None else bits)
+    return codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
 
 
 def codes_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:
-    """Binarise the output of a model, and take the codes that serve a length.
+    """Binarise the output of a model, and take the codes that serve a length; the arguments are those of `part_at`."""
+    return Codes.binarize(part_at(model, relaxed, bits))
+
+
+def part_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> NDArray[np.float32]:
+    """The part of the output of a model that serves a length: (n, B), or (n, V, B) where an item has V codes.
 
     Args:
         model: that made the relaxed codes. relaxed: (n, stored bits). bits: length; the longest when None.
     """
     layout = model.layout
     part = relaxed[:, layout.part(layout.longest if bits is None else bits)]
-    return Codes.binarize(part if layout.views == 1 else part.reshape(len(part), layout.views, -1))
+    return part if layout.views == 1 else part.reshape(len(part), layout.views, -1)
 
 
 def shared_features(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32] | None:

@@ -30,33 +30,3 @@ def soft_label_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def squared_deviation(relaxed: Tensor) -> Tensor:
     """() mean squared deviation of relaxed codes from their signs."""
     return (relaxed - torch.where(relaxed >= 0, 1.0, -1.0)).square().mean()
-
-
-def triplets(labels: Tensor, *, without_self: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """All triplets of a batch: anchor, an item that shares a label with it, an item that shares none.
-
-    Args:
-        labels: (b, C) multi-hot. without_self: whether an anchor is not its own positive.
-
-    Returns:
-        Three (T,) int64 positions in the batch.
-
-    Example:
-        >>> [part.tolist() for part in triplets(torch.tensor([[1.0, 0], [1, 0], [0, 1]]), without_self=True)]
-        [[0, 1], [1, 0], [2, 2]]
-    """
-    related = shared_labels(labels) > 0
-    positive = related & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device) if without_self else related
-    anchor, near, far = torch.nonzero(positive[:, :, None] & ~related[:, None, :], as_tuple=True)
-    return anchor, near, far
-
-
-def mean_hinge(values: Tensor) -> Tensor:
-    """() mean of the values above 0; 0 where there are none.
-
-    Example:
-        >>> float(mean_hinge(torch.tensor([-1.0, 1.0, 3.0]))), float(mean_hinge(torch.zeros(0)))
-        (2.0, 0.0)
-    """
-    above = values.clamp(min=0)
-    return above.sum() / (values > 0).sum().clamp(min=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multibit.hashing.methods import METHODS
+from multibit.hashing.methods import METHODS, find_method
 from multibit.paper import accuracy_cells as accuracy
 from multibit.paper import ranking_cells as ranking
 from multibit.paper.accuracy_cells import ABLATION, MULTIBIT, NAIVE_PREFIX, SEPARATE
@@ -29,6 +29,20 @@ from multibit.paper.comparison import lay_out_comparison
 from multibit.paper.outcome import Entry
 from multibit.paper.ranking_cells import WITHOUT_MPA
 from multibit.paper.reproduction import Reproduction
+
+
+def _how_compared(r: Reproduction, cells: Cells[float], printed: Cells[float]) -> str:
+    """How to read the rows of the compared methods, where there are any."""
+    if not r.compared:
+        return ""
+    variants = [find_method(name).title for name in r.compared if " (" in find_method(name).title]
+    stands = f" {', '.join(variants)}: variants, next to the paper's value of the method itself." if variants else ""
+    return (
+        "Every method was trained here on the same frozen features and split, for the same epochs, and is shown at its "
+        "best epoch on validation data. Best bold, second underlined, among the binary codes of each direction. * a "
+        "paired test finds MultiBit better (p < 0.05), + the other method. float: ranked by the cosine of real-valued "
+        f"features.{stands} Claims are about the methods that the paper compares."
+    )
 
 
 def _is_map(column: Column) -> bool:
@@ -125,10 +139,8 @@ MODEL_TABLES = (
                 (None,),
             ),
         ),
-        note="Each compared method was trained here on the same frozen features and split, for the same epochs, at its "
-        "best epoch on validation data. In parentheses: the paper. Best bold, second underlined, of binary codes in "
-        "each direction. * a paired test finds MultiBit better (p < 0.05), + the other method; 'float' rows rank by "
-        "the cosine of real-valued features.",
+        note="In parentheses: the paper.",
+        remark=_how_compared,
         layout=lay_out_comparison,
     ),
     Entry(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
-from multibit.config import MAX_WIDTH, EpochSettings
+from multibit.config import EpochSettings
 from multibit.errors import ConfigError
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
@@ -58,12 +58,10 @@ class CmclSettings(EpochSettings):
 
     POSITIVE = ("learning_rate", "temperature")
     SHARES = ("dropout",)
+    WIDTHS = ("dimension", "hidden", "concepts")
 
     def _require_ranges(self) -> None:
         super()._require_ranges()
-        for name in ("dimension", "hidden", "concepts"):
-            if getattr(self, name) > MAX_WIDTH:
-                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
         if self.dimension % self.heads:
             raise ConfigError(f"must divide the dimension {self.dimension}, got {self.heads}.", option="heads")
 

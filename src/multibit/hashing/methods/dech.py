@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
-from multibit.config import MAX_WIDTH, EpochSettings
-from multibit.errors import ConfigError
+from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
@@ -45,11 +44,6 @@ class DechSettings(EpochSettings):
     seed: int = 42  # of initial weights and batches; the split has its own
 
     POSITIVE = ("learning_rate", "temperature")
-
-    def _require_ranges(self) -> None:
-        super()._require_ranges()
-        if self.hidden > MAX_WIDTH:
-            raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {self.hidden:,}.", option="hidden")
 
 
 class UnitHash(CodeModel, network="unit hash"):

@@ -143,10 +143,10 @@ class Dghdgh(Learner):
         fixed = _detached(codes)
         classified = self.classifier_loss(fixed, labels)  # ()
         classifier.step(classified)
-        self.triplet_mean += (hashed[0] - self.triplet_mean) / (self.batches + 1)
-        generated = self._update_generator(fixed, labels, graphs, network)  # (3,)
-        self.generator_mean += (generated.sum() - self.generator_mean) / (self.batches + 1)
         self.batches += 1
+        self.triplet_mean += (hashed[0] - self.triplet_mean) / self.batches  # the generator has it with this batch
+        generated = self._update_generator(fixed, labels, graphs, network)  # (3,)
+        self.generator_mean += (generated.sum() - self.generator_mean) / self.batches
         values = torch.cat([hashed, classified.detach()[None], generated])  # (7,)
         return torch.cat([values, values.sum()[None]])
 
@@ -180,7 +180,7 @@ class Dghdgh(Learner):
 
     @property
     def eta(self) -> float:
-        """exp(-alpha / J_avg), with J_avg the mean triplet loss of this epoch so far; 1 before the first batch."""
+        """exp(-alpha / J_avg), with J_avg the mean triplet loss of this epoch so far; 1 before the first is known."""
         if not self.batches:
             return 1.0
         mean = float(self.triplet_mean)
@@ -403,7 +403,7 @@ DGHDGH = Method(
     inputs="pooled",
     venue="ICLR 2026",
     source="QinLab-WFU/DGHDGH @ 7f37ac0",
-    differs="CLIP is frozen. For speed an item has edges with 31 random items of the batch and itself, instead of all, "
+    differs="CLIP is frozen. For speed an item has edges with 30 random items of the batch and itself, instead of all, "
     "and synthetic negatives are made for 4096 random triplets of each graph; attention and real triplets are of the "
     "whole batch. The softmax whose file is missing is the plain one, and the attention of the edges has no dropout.",
 )

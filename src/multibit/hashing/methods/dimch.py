@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
-from multibit.config import MAX_WIDTH, EpochSettings
-from multibit.errors import ConfigError
+from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
@@ -54,12 +53,7 @@ class DimchSettings(EpochSettings):
 
     POSITIVE = ("learning_rate", "sharpness")
     SHARES = ("dropout",)
-
-    def _require_ranges(self) -> None:
-        super()._require_ranges()
-        for name in ("instances", "hidden"):
-            if getattr(self, name) > MAX_WIDTH:
-                raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {getattr(self, name):,}.", option=name)
+    WIDTHS = ("instances", "hidden")
 
 
 class InstanceHead(nn.Module):

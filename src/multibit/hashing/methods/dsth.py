@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multibit.codes.items import MODALITIES
-from multibit.config import MAX_WIDTH, EpochSettings
-from multibit.errors import ConfigError
+from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.linear_hash import LinearHash
@@ -42,11 +41,6 @@ class DsthSettings(EpochSettings):
     batch_size: int = 128
     learning_rate: float = 1e-3
     seed: int = 42  # of initial weights, batches and dropout; the split has its own
-
-    def _require_ranges(self) -> None:
-        super()._require_ranges()
-        if self.hidden > MAX_WIDTH:
-            raise ConfigError(f"must be at most {MAX_WIDTH:,}, got {self.hidden:,}.", option="hidden")
 
 
 class Hypergraph(nn.Module):

@@ -47,6 +47,7 @@ class VhAblSettings(EpochSettings):
     seed: int = 42  # of initial weights, batches and dropout
 
     SHARES = ("dropout",)
+    WIDTHS = ("image_hidden", "text_hidden", "dimension")
 
 
 class OrderedHash(CodeModel, network="ordered hash"):

@@ -328,8 +328,7 @@ def test_edges_that_equal_their_reverse_are_kept_once():
 @pytest.mark.parametrize("mean", [0.0, 2.0, 0.2], ids=["first", "later", "negligible"])
 def test_terms_are_those_of_the_sheet(labels, bits, mean):
     learner, batch = problem(labels, bits)
-    learner.triplet_mean.fill_(mean)
-    learner.batches.fill_(float(mean > 0))
+    after_batches(learner, mean)
     found = learner.losses(batch)
     assert tuple(found) == Dghdgh.parts[:-1]
     eta = exp(-5 / mean) if mean else 1.0
@@ -344,7 +343,6 @@ def test_terms_follow_the_settings():
     }  # fmt: skip
     learner, batch = problem(LABELS["several"], 6, **changes)
     after_batches(learner, 0.8)
-    learner.batches.fill_(1.0)
     expected = slow_terms(arrays(learner), batch, learner.settings, exp(-1 / 0.8))
     assert [each.item() for each in learner.losses(batch).values()] == pytest.approx(expected)
 
@@ -354,8 +352,7 @@ def test_terms_follow_the_settings():
 def test_gradients_are_those_of_the_sheet(mean):
     """The hash terms hold lambda constant; the others hold the codes and, in the generator, the classifier constant."""
     learner, batch = problem([[1, 0], [0, 1], [1, 1], [0, 1]], 4)
-    learner.triplet_mean.fill_(mean)
-    learner.batches.fill_(float(mean > 0))
+    after_batches(learner, mean)
     eta, settings, labels = learner.eta, learner.settings, batch.labels.numpy()
     total(learner.losses(batch)).backward()
     rng, start = np.random.default_rng(0), arrays(learner)

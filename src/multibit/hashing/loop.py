@@ -27,6 +27,7 @@ Score = Callable[[CodeModel], float]
 
 Weights = dict[str, Tensor]
 STATE_VERSION = 3
+SAVING = 20  # a state is written at most every so many times as long as writing it takes
 
 
 @dataclass
@@ -73,7 +74,8 @@ def fit(
         state_file: of the training state; if it exists, training resumes from it, bit-identical on a CPU.
         until: stop after this epoch. The learning rates follow the schedule of all epochs, so that a later call resumes
             from the state file as if there had been no stop. A state after a later epoch is left as it is.
-        save_every: minimum seconds between two writes of the state. label: of the progress bar.
+        save_every: minimum seconds between two writes of the state; more where a write takes long. label: of the
+            progress bar.
 
     Returns:
         The state after the last epoch, with the history.
@@ -94,7 +96,7 @@ def fit(
     descents = learner.optimizers(settings.epochs * len(sizes))
     identity = fingerprint(settings.to_dict(), learner.identity, selection, *training.arrays)
     state = _resume(state_file, identity, learner, descents)
-    saved = time.monotonic()
+    due = time.monotonic() + save_every
     last = settings.epochs if until is None else min(until, settings.epochs)
     with track(label, last, "epochs", done=min(state.epoch, last)) as advance:
         for epoch in range(state.epoch + 1, last + 1):
@@ -113,9 +115,11 @@ def fit(
             _keep_best(state, learner, None if score is None else score(learner.model))
             state.seconds += time.monotonic() - begun
             advance(1, note=_note(state))
-            if state_file and (time.monotonic() - saved >= save_every or epoch == last):
+            if state_file and (time.monotonic() >= due or epoch == last):
+                begun = time.monotonic()
                 _save_state(state_file, identity, state, learner, descents)
-                saved = time.monotonic()
+                written = time.monotonic()
+                due = written + max(save_every, SAVING * (written - begun))
     learner.load_state_dict(state.best, strict=False)
     learner.eval()
     return state

@@ -14,7 +14,6 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
-    pairs,
     refuse_unused,
     require_ending,
     show,
@@ -56,6 +55,7 @@ def index(
         update_indices,
     )
     from multibit.runs import Run
+    from multibit.search.storage import require_writable_index
 
     if remove and (update or features):
         raise ConfigError("cannot be combined with --update or FEATURES.", option="remove", hint="Run two commands.")
@@ -68,7 +68,7 @@ def index(
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
     for path in paths.values():
-        require_writable(path, unlike=(features,))
+        require_writable_index(path, unlike=(features,))
     if remove:
         built = _remove(paths, remove)
     else:
@@ -103,11 +103,11 @@ def merge(
     out: Annotated[Path, typer.Option(help="Index file (.mbx) to write.")],
 ) -> None:
     """Merge index files into one."""
-    from multibit.files import require_writable
     from multibit.search import Index
+    from multibit.search.storage import require_writable_index
 
     require_ending(out, "out", ".mbx")
-    require_writable(out, unlike=parts)
+    require_writable_index(out, unlike=parts)
     merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
     merged.save(out)
     typer.echo(f"Wrote {out}: {len(merged):,} items")
@@ -143,7 +143,7 @@ def search(
     ] = None,
     max_distance: Annotated[int | None, typer.Option(help="Only hits that differ in at most this many bits.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="FIELD=VALUE that a hit must have, e.g. labels=dog. Repeatable.")
+        list[str] | None, typer.Option(help="Condition of a hit: labels=dog, year>=2010, not license=nc. Repeatable.")
     ] = None,
     relaxed: Annotated[
         bool, typer.Option("--relaxed", help="Rank by the real values of the query: a score that breaks ties.")
@@ -171,7 +171,7 @@ def search(
     searched: Modality = modality or ("text" if image else "image")
     found = open_index(loaded, index or run / "index", searched, bits)
     values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
-    conditions = found.payloads.read_conditions(pairs(where, "where")) or None
+    conditions = found.read_where(where) if where else None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
@@ -180,7 +180,7 @@ def search(
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            typer.echo(json.dumps(row, ensure_ascii=False, default=str))
     else:
         show(hits_table(hits, searched, result.bits, measure))
     if sheet is not None:

@@ -396,6 +396,24 @@ def test_the_codes_are_exported_for_faiss_which_finds_the_same(run, tmp_path, bi
     assert [(f"Nº {row}", distance) for distance, row in pairs] == expected(run, 8, bits=bits)
 
 
+def test_an_index_goes_through_parquet_and_back(run, index, tmp_path):
+    done("export", index / "image.mbx", "--out", tmp_path / "image.parquet")
+    shutil.rmtree(index / "image.mbx")
+    assert f"{ITEMS} items" in done("merge", tmp_path / "image.parquet", "--out", index / "image.mbx")
+    assert hits(run, "item 3", "--index", index) == hits(run, "item 3")
+
+
+def test_segments_are_joined_and_answers_stay(run, index, tmp_path):
+    later = write_features(tmp_path / "later.npz", [5, *range(ITEMS, ITEMS + 10)])
+    done("index", run.folder, later, "--update", "--out", index)
+    before = found(run, "item 3", "--index", index, "-k", 99)
+    assert len(list((index / "image.mbx").iterdir())) > 2
+    assert f"{ITEMS + 10} items" in done("index", run.folder, "--compact", "--out", index)
+    assert len(list((index / "image.mbx").iterdir())) == 2
+    assert found(run, "item 3", "--index", index, "-k", 99) == before
+    assert_names(refused("index", run.folder, "--compact", "--update", "--out", index), "--compact", "--update")
+
+
 @pytest.mark.parametrize(
     ("source", "name", "options", "named"),
     [

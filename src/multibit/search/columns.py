@@ -70,6 +70,8 @@ class IdColumn:
         """
         if isinstance(ids, str):
             raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+        if isinstance(ids, IdColumn):
+            return ids
         if isinstance(ids, range) and ids.step == 1 and ids.start >= -(2**63) and ids.stop <= 2**63:
             return cls(ids)
         column = _of_arrow(ids) if isinstance(ids, pyarrow.Array | pyarrow.ChunkedArray) else _of_names(ids)

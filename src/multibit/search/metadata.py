@@ -69,8 +69,8 @@ class Metadata:
         """Typed columns of what is given.
 
         Args:
-            given: mappings (one per item), an Arrow table, the path of a Parquet file, or a frame of pandas or Polars;
-                None for no metadata.
+            given: mappings (one per item), an Arrow table, the path of a Parquet file, a frame of pandas or Polars, or
+                metadata; None for no metadata.
             ids: of the items, for errors. known: kinds of the fields that the index has.
 
         Raises:
@@ -79,6 +79,8 @@ class Metadata:
         """
         if given is None:
             return cls(len(ids))
+        if isinstance(given, Metadata):
+            return given
         table = _as_table(given)
         if table is not None:
             return _of_table(table, known or {})

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import traceback
@@ -22,8 +23,9 @@ import pytest
 import multibit.files
 from multibit import Codes, Index
 from multibit.errors import BusyError, ConfigError, DataError, FormatError
-from multibit.files import write_json
+from multibit.files import write_arrays, write_json
 from multibit.search import storage
+from multibit.search.columns import strings, text_arrays
 
 pytestmark = pytest.mark.slow
 
@@ -245,6 +247,60 @@ def test_a_first_writer_that_is_killed_leaves_no_index_or_a_whole_one(tmp_path):
         assert not path.exists() or generation_of(Index.load(path)) == 1
         save(path, 2)
         assert generation_of(Index.load(path)) == 2 and left_over(path) == []
+
+
+def single_file(path, generation):
+    """A file as version 1 wrote it."""
+    index = made(generation)
+    rows = range(len(index))
+    names, texts = (strings(values) for values in (
+        [index.ids[row] for row in rows], [json.dumps(index.payloads[row]) for row in rows]
+    ))  # fmt: skip
+    arrays = {"words": index.codes.words, **text_arrays(names, "ids"), **text_arrays(texts, "payloads")}
+    facts = {"bits": BITS, "count": len(index), "model": str(generation), "engine": "exact", "ids": "string"}
+    write_arrays(path, arrays, facts, kind="index", version=1)
+
+
+@writings
+def test_a_writer_killed_while_it_converts_a_file_leaves_the_file_or_the_folder(tmp_path, write):
+    path, rng, outcomes = tmp_path / "a.mbx", np.random.default_rng(4), set()
+    single_file(path, 0)
+    lines = lines_of(lambda: write(path, 5))
+    for last in [*rng.choice(lines - 15, KILLS, replace=False).tolist(), *range(lines - 15, lines)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        single_file(path, 0)
+        steps = iter(range(last))
+        process = child(
+            traced, lambda: write(path, 5), lambda s=steps: next(s, None) is None and os.kill(os.getpid(), 9)
+        )
+        assert not succeeded(process)
+        outcomes.add((path.is_dir(), generation_of(Index.load(path))))
+        edit(path, 10)
+        assert generation_of(Index.load(path)) == 10 and left_over(path) == []
+    assert outcomes == {(False, 0), (True, 5)}
+
+
+def search_repeatedly(path, rounds):
+    reader = Index.open(path)
+    for _ in range(rounds):
+        assert reader.search(Codes.from_bits([[0] * BITS]), 9).ids[0] == [f"{row}" for row in range(9)]
+        reader.refresh()
+
+
+def test_a_reader_finds_the_same_through_changes_and_compactions(tmp_path):
+    path = tmp_path / "a.mbx"
+    index = Index()
+    index.add([f"{row}" for row in range(9)], Codes.from_bits([[0] * BITS] * 9))
+    index.save(path)
+    readers = [child(search_repeatedly, path, 200) for _ in range(2)]
+    writer = Index.open(path)
+    for number in range(40):
+        with writer.writer() as changed:
+            changed.upsert([f"far {number % 7}"], Codes.from_bits([[1] * BITS]))
+            if number % 4 == 3:
+                changed.compact()
+    assert [succeeded(reader) for reader in readers] == [True, True]
+    assert len(Index.load(path)) == 16
 
 
 # Several processes at once

@@ -148,7 +148,7 @@ def export(
         export_index(found, out, bits)
     else:
         export_codes(found.codes, out, bits)
-    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits")
+    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
 
 
 def search(

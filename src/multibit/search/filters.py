@@ -125,7 +125,7 @@ def _read(text: str, metadata: Sequence[Metadata], kinds: Kinds) -> dict[str, An
         raise _refused(f"need FIELD=VALUE, got {text!r}.", "The signs are =, !=, <, <=, > and >=; `not` negates.")
     name, sign, value = match["field"].strip(), _SIGNS[match["sign"]], match["value"].strip()
     _require_field(name, kinds)
-    readings = [reading for reading in (value, *_from_json(value)) if _fits(name, sign, reading, metadata, kinds)]
+    readings = [reading for reading in (value, *_from_json(value)) if _fits(name, sign, reading, kinds)]
     if not readings:
         raise _refused(f"field {name!r} holds values of kind {kinds[name]}, got {value!r}.")
     if sign in ("$eq", "$ne"):
@@ -137,7 +137,7 @@ def _read(text: str, metadata: Sequence[Metadata], kinds: Kinds) -> dict[str, An
     return {"$not": condition} if match["negated"] else condition
 
 
-def _fits(name: str, sign: str, value: Any, metadata: Sequence[Metadata], kinds: Kinds) -> bool:
+def _fits(name: str, sign: str, value: Any, kinds: Kinds) -> bool:
     try:
         evaluate({name: {sign: value}}, Metadata(0), kinds)
     except DataError:

@@ -132,10 +132,12 @@ def _run(run: Run) -> dict[str, str]:
 
 def _index(index: Index) -> dict[str, str]:
     assert index.codes is not None  # an empty index is never saved
+    fields = ", ".join(f"{name} ({kind})" for name, kind in index.fields.items())
     return {
         "what": "index",
         "items": f"{len(index):,}",
         "code": f"{index.codes.bits} bits, {index.codes.nbytes / len(index):.0f} bytes per item",
+        **({"fields": fields} if fields else {}),
         "ids": index.ids.kind,
         "search": index.engine.reason,
         "model": index.model or "unknown",

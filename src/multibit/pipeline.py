@@ -230,7 +230,7 @@ def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = No
     path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")
-    index = Index.load(path)
+    index = Index.open(path)
     index.require_model(run.record.model)
     if index.modality not in ("", modality):
         raise MismatchError(

@@ -262,9 +262,10 @@ def test_a_corrupt_run_is_named_with_its_file(name, here):
 
 
 def test_a_corrupt_index_is_named(here):
-    spoil(Path("run/index/image.mbx"))
-    assert_names(refused("search", "run", "word"), "run/index/image.mbx: ")
-    assert_names(refused("info", "run/index/image.mbx"), "run/index/image.mbx: ")
+    (segment,) = Path("run/index/image.mbx").glob("segment-*")
+    spoil(segment)
+    assert_names(refused("search", "run", "word"), f"{segment}: ")
+    assert_names(refused("info", "run/index/image.mbx"), f"{segment}: ")
 
 
 def test_a_corrupt_feature_store_is_named(here):

@@ -14,13 +14,14 @@ PRINTED = {
     "evaluation": "Aim: 20 x the loop",
     "extraction": "decoding alone",
     "gpu_check": "text: ",
+    "index": "two readers, a writer",
     "plus": "cross-length tau-b, multibit-plus",
     "resolution": "peak memory",
     "search": "pruned lists",
     "startup": "multibit --help",
     "training": "ratio, median of 1",
 }
-NEEDS = {"search": "faiss"}
+NEEDS = {"index": "faiss", "search": "faiss"}
 
 pytestmark = pytest.mark.slow
 

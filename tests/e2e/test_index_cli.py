@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def files(folder):
 
 
 def contents(folder):
-    return {name: (folder / name).read_bytes() for name in files(folder)}
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def ids(path):
@@ -131,11 +132,16 @@ def test_a_larger_k_than_the_index_returns_all_items(run):
 @pytest.mark.parametrize("wanted", [["topic 2"], ["topic 2", "topic 3"]])
 @pytest.mark.parametrize("k", [3, ITEMS])
 def test_conditions_are_applied_before_the_k_nearest_are_taken(run, wanted, k):
-    column = NAMES.index(wanted[-1])  # of conditions on one field the last counts
-    rows = np.flatnonzero(DATA["labels"][:ITEMS, column])
+    rows = np.flatnonzero(DATA["labels"][:ITEMS, [NAMES.index(name) for name in wanted]].all(axis=1))
     assert len(rows) > 3
     options = [part for name in wanted for part in ("--where", f"labels={name}")]
     assert found(run, "item 9", "-k", k, *options) == expected(run, 9, rows=rows)[:k]
+
+
+@pytest.mark.parametrize("typed", ["not labels=topic 2", "labels!=topic 2"])
+def test_a_condition_may_be_negated(run, typed):
+    rows = np.flatnonzero(DATA["labels"][:ITEMS, 2] == 0)
+    assert found(run, "item 9", "-k", ITEMS, "--where", typed) == expected(run, 9, rows=rows)
 
 
 def test_conditions_on_two_fields_hold_together(run):
@@ -150,7 +156,7 @@ def test_conditions_on_two_fields_hold_together(run):
 
 @pytest.mark.parametrize(
     ("condition", "named"),
-    [("labels=topic", ["labels", "topic"]), ("labels=1", ["labels", 1]), ("colour=red", ["colour", "image, labels"])],
+    [("labels=topic", ["labels", "topic"]), ("labels=1", ["labels", 1]), ("colour=red", ["colour", "labels, text"])],
 )
 def test_a_condition_that_no_item_meets_is_refused(run, condition, named):
     assert_names(refused("search", run.folder, "item 9", "--where", condition), *named)
@@ -198,8 +204,8 @@ def test_a_relaxed_query_keeps_to_conditions(run):
         (["--bits", 17], [17, 16]),
         (["--max-distance", -1], ["distance", 0, -1]),
         (["--relaxed", "--max-distance", 3], ["--relaxed", "--max-distance"]),
-        (["--where", "labels"], ["--where", "NAME=VALUE", "'labels'"]),
-        (["--where", "=x"], ["--where", "NAME=VALUE", "'=x'"]),
+        (["--where", "labels"], ["--where", "FIELD=VALUE", "'labels'"]),
+        (["--where", "=x"], ["--where", "FIELD=VALUE", "'=x'"]),
     ],
     ids=str,
 )
@@ -243,8 +249,9 @@ def test_an_unknown_engine_exits_with_2_and_lists_the_known_ones(run):
 def test_an_update_adds_what_is_new_and_replaces_what_is_known(run, index, tmp_path):
     later = write_features(tmp_path / "later.npz", [5, *range(ITEMS, ITEMS + 10)])
     assert f"{ITEMS + 10} items" in done("index", run.folder, later, "--update", "--out", index)
-    assert ids(index / "image.mbx") == ids(index / "text.mbx") == [f"Nº {row}" for row in range(ITEMS + 10)]
-    assert found(run, "item 3", "--index", index, "-k", 99) == expected(run, 3, rows=range(ITEMS + 10))[:99]
+    rows = [row for row in range(ITEMS) if row != 5] + [5, *range(ITEMS, ITEMS + 10)]
+    assert ids(index / "image.mbx") == ids(index / "text.mbx") == [f"Nº {row}" for row in rows]
+    assert found(run, "item 3", "--index", index, "-k", 99) == expected(run, 3, rows=rows)[:99]
 
 
 def test_an_update_with_the_same_items_changes_nothing(run, index):
@@ -346,7 +353,7 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
     other.save(tmp_path / "other.mbx")
     out = ("--out", tmp_path / "whole.mbx")
     copied = parts[1].with_name("copy.mbx")
-    copied.write_bytes(parts[1].read_bytes())
+    shutil.copytree(parts[1], copied)
     assert_names(refused("merge", *parts, copied, *out), copied, parts[1], "'Nº 30'")
     said = refused("merge", parts[0], tmp_path / "other.mbx", *out)
     assert_names(said, tmp_path / "other.mbx", "another model", parts[0], run.record.model)
@@ -358,6 +365,7 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_written(run, parts, tm
 
 
 def test_an_index_of_the_other_modality_is_not_searched(run, index):
+    shutil.rmtree(index / "image.mbx")
     (index / "text.mbx").replace(index / "image.mbx")
     assert_names(refused("search", run.folder, "item 1", "--index", index), index / "image.mbx", "text", "image")
 
@@ -386,6 +394,24 @@ def test_the_codes_are_exported_for_faiss_which_finds_the_same(run, tmp_path, bi
     distances, rows = (part[0].tolist() for part in index.search(query, ITEMS))
     pairs = sorted(zip(distances, rows, strict=True))
     assert [(f"Nº {row}", distance) for distance, row in pairs] == expected(run, 8, bits=bits)
+
+
+def test_an_index_goes_through_parquet_and_back(run, index, tmp_path):
+    done("export", index / "image.mbx", "--out", tmp_path / "image.parquet")
+    shutil.rmtree(index / "image.mbx")
+    assert f"{ITEMS} items" in done("merge", tmp_path / "image.parquet", "--out", index / "image.mbx")
+    assert hits(run, "item 3", "--index", index) == hits(run, "item 3")
+
+
+def test_segments_are_joined_and_answers_stay(run, index, tmp_path):
+    later = write_features(tmp_path / "later.npz", [5, *range(ITEMS, ITEMS + 10)])
+    done("index", run.folder, later, "--update", "--out", index)
+    before = found(run, "item 3", "--index", index, "-k", 99)
+    assert len(list((index / "image.mbx").iterdir())) > 2
+    assert f"{ITEMS + 10} items" in done("index", run.folder, "--compact", "--out", index)
+    assert len(list((index / "image.mbx").iterdir())) == 2
+    assert found(run, "item 3", "--index", index, "-k", 99) == before
+    assert_names(refused("index", run.folder, "--compact", "--update", "--out", index), "--compact", "--update")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
+import shutil
 import signal
 import sys
 import traceback
@@ -21,13 +23,16 @@ import pytest
 import multibit.files
 from multibit import Codes, Index
 from multibit.errors import BusyError, ConfigError, DataError, FormatError
-from multibit.files import read_arrays, write_arrays, write_json
+from multibit.files import write_arrays, write_json
+from multibit.search import storage
+from multibit.search.columns import strings, text_arrays
 
 pytestmark = pytest.mark.slow
 
 BITS = 24
+KILLS = int(os.environ.get("MULTIBIT_KILLS", "20"))
 TRACED = tuple(
-    os.path.join("multibit", *name) for name in (("files.py",), ("search", "index.py"), ("search", "columns.py"))
+    os.path.join("multibit", *name) for name in (("files.py",), ("search", "index.py"), ("search", "storage.py"))
 )
 
 
@@ -40,9 +45,12 @@ def fill(index, generation, wide=1):
     index.remove([index.ids[row] for row in range(len(index))])
     count = size(generation)
     codes = Codes.from_bits(np.tile([[generation >> bit & 1 for bit in range(BITS)]], (count, 1)))
-    payloads = [{"generation": generation, "text": "x" * wide}] * count
-    index.add([f"{generation}: {row}" for row in range(count)], codes, payloads)
+    index.add([f"{generation}: {row}" for row in range(count)], codes, payloads_of(generation, wide))
     index.model = str(generation)
+
+
+def payloads_of(generation, wide):
+    return [{"generation": generation, "text": "x" * wide}] * size(generation)
 
 
 def made(generation, wide=1):
@@ -61,8 +69,25 @@ def generation_of(index):
 
 
 def left_over(path):
-    """Files next to an index, except locks."""
-    return sorted(file.name for file in path.parent.iterdir() if file != path and not file.name.endswith(".lock"))
+    """Files next to an index, except locks, and files in it that its manifest does not list."""
+    outside = [file.name for file in path.parent.iterdir() if file != path and not file.name.endswith(".lock")]
+    return sorted(outside + [file.name for file in path.iterdir() if file.name not in listed(path)])
+
+
+def listed(path):
+    """Names of the files of an index."""
+    entries = json.loads((path / "manifest.json").read_text())["segments"]
+    return {"manifest.json", *(entry[key] for entry in entries for key in ("file", "removed"))}
+
+
+def raw(path):
+    """The files of an index."""
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def only(path, pattern):
+    (file,) = path.glob(pattern)
+    return file
 
 
 def child(work, *arguments):
@@ -98,7 +123,18 @@ def save(path, generation, wide=1):
     made(generation, wide).save(path)
 
 
-WRITINGS = {"editing": edit, "saving": save}
+def upsert(path, generation, wide=1):
+    """Replace the items by those of a generation, without a removal in a step of its own."""
+    old = [row for row in range(size(generation))]
+    with Index.editing(path) as index:
+        gone = [index.ids[row] for row in range(len(index))]
+        index.upsert([f"{generation}: {row}" for row in old], made(generation).codes, payloads_of(generation, wide))
+        index.remove(gone)
+        index.model = str(generation)
+        index.compact()
+
+
+WRITINGS = {"editing": edit, "saving": save, "upserting": upsert}
 writings = pytest.mark.parametrize("write", WRITINGS.values(), ids=WRITINGS)
 
 
@@ -134,15 +170,15 @@ def assert_old_or_new(path, old, new):
 
 @writings
 def test_a_writer_killed_before_any_line_leaves_the_old_index_or_the_new_one(tmp_path, write):
-    """For each way of writing, 35 seeded lines and the last 15, around and after the rename."""
+    """For each way of writing, seeded lines and the last 15, around and after the rename."""
     path = tmp_path / "a.mbx"
     save(path, 0)
     lines = lines_of(lambda: write(path, 5))
     assert lines > 60
     outcomes = set()
-    chosen = np.random.default_rng(0).choice(lines - 15, 35, replace=False).tolist() + list(range(lines - 15, lines))
+    chosen = np.random.default_rng(0).choice(lines - 15, KILLS, replace=False).tolist() + list(range(lines - 15, lines))
     for generation, last in zip(
-        range(10, 260, 5), chosen, strict=True
+        range(10, 10 + 5 * len(chosen), 5), chosen, strict=True
     ):  # in steps of five: all of one size, so of equal lines
         steps = iter(range(last))
 
@@ -165,11 +201,11 @@ def write_forever(path, write, first, announce):
 
 @writings
 def test_a_writer_killed_at_any_moment_leaves_the_last_generation_it_finished_or_the_next(tmp_path, write):
-    """50 processes that write repeatedly, each killed at a random moment."""
+    """Processes that write repeatedly, each killed at a random moment."""
     path, rng = tmp_path / "a.mbx", np.random.default_rng(1)
     save(path, 0)
     old = 0
-    for _ in range(50):
+    for _ in range(KILLS):
         told, announce = os.pipe()
         process = child(write_forever, path, write, old + 1, announce)
         os.close(announce)
@@ -211,6 +247,60 @@ def test_a_first_writer_that_is_killed_leaves_no_index_or_a_whole_one(tmp_path):
         assert not path.exists() or generation_of(Index.load(path)) == 1
         save(path, 2)
         assert generation_of(Index.load(path)) == 2 and left_over(path) == []
+
+
+def single_file(path, generation):
+    """A file as version 1 wrote it."""
+    index = made(generation)
+    rows = range(len(index))
+    names, texts = (strings(values) for values in (
+        [index.ids[row] for row in rows], [json.dumps(index.payloads[row]) for row in rows]
+    ))  # fmt: skip
+    arrays = {"words": index.codes.words, **text_arrays(names, "ids"), **text_arrays(texts, "payloads")}
+    facts = {"bits": BITS, "count": len(index), "model": str(generation), "engine": "exact", "ids": "string"}
+    write_arrays(path, arrays, facts, kind="index", version=1)
+
+
+@writings
+def test_a_writer_killed_while_it_converts_a_file_leaves_the_file_or_the_folder(tmp_path, write):
+    path, rng, outcomes = tmp_path / "a.mbx", np.random.default_rng(4), set()
+    single_file(path, 0)
+    lines = lines_of(lambda: write(path, 5))
+    for last in [*rng.choice(lines - 15, KILLS, replace=False).tolist(), *range(lines - 15, lines)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        single_file(path, 0)
+        steps = iter(range(last))
+        process = child(
+            traced, lambda: write(path, 5), lambda s=steps: next(s, None) is None and os.kill(os.getpid(), 9)
+        )
+        assert not succeeded(process)
+        outcomes.add((path.is_dir(), generation_of(Index.load(path))))
+        edit(path, 10)
+        assert generation_of(Index.load(path)) == 10 and left_over(path) == []
+    assert outcomes == {(False, 0), (True, 5)}
+
+
+def search_repeatedly(path, rounds):
+    reader = Index.open(path)
+    for _ in range(rounds):
+        assert reader.search(Codes.from_bits([[0] * BITS]), 9).ids[0] == [f"{row}" for row in range(9)]
+        reader.refresh()
+
+
+def test_a_reader_finds_the_same_through_changes_and_compactions(tmp_path):
+    path = tmp_path / "a.mbx"
+    index = Index()
+    index.add([f"{row}" for row in range(9)], Codes.from_bits([[0] * BITS] * 9))
+    index.save(path)
+    readers = [child(search_repeatedly, path, 200) for _ in range(2)]
+    writer = Index.open(path)
+    for number in range(40):
+        with writer.writer() as changed:
+            changed.upsert([f"far {number % 7}"], Codes.from_bits([[1] * BITS]))
+            if number % 4 == 3:
+                changed.compact()
+    assert [succeeded(reader) for reader in readers] == [True, True]
+    assert len(Index.load(path)) == 16
 
 
 # Several processes at once
@@ -358,11 +448,11 @@ def test_a_writer_that_dies_releases_the_lock(tmp_path):
 def test_an_edit_that_raises_leaves_the_file_and_releases_the_lock(tmp_path, failure):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    before = path.read_bytes()
+    before = raw(path)
     with pytest.raises(failure), Index.editing(path) as index:
         fill(index, 1)
         raise failure
-    assert path.read_bytes() == before and left_over(path) == []
+    assert raw(path) == before and left_over(path) == []
     assert_old_or_new(path, 0, 1)
 
 
@@ -371,7 +461,7 @@ def test_an_edit_that_raises_leaves_the_file_and_releases_the_lock(tmp_path, fai
 def test_a_full_disk_leaves_the_old_file_and_releases_the_lock(tmp_path, monkeypatch, write, at):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    before = path.read_bytes()
+    before = raw(path)
 
     def full(*_arguments, **_settings):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -381,7 +471,7 @@ def test_a_full_disk_leaves_the_old_file_and_releases_the_lock(tmp_path, monkeyp
         with pytest.raises(OSError) as caught:
             write(path, 1)
         assert caught.value.errno == errno.ENOSPC
-    assert path.read_bytes() == before and left_over(path) == []
+    assert raw(path) == before and left_over(path) == []
     assert_old_or_new(path, 0, 1)
 
 
@@ -431,11 +521,11 @@ def test_other_folders_are_not_touched(tmp_path):
 # Corrupt files
 
 
-def assert_refused(path, found, **options):
+def assert_refused(path, found, file=None, **options):
     """Loading raises a FormatError that names the file, with `found` in the problem."""
     with pytest.raises(FormatError) as caught:
         Index.load(path, **options)
-    assert caught.value.file == path and found in caught.value.problem
+    assert caught.value.file == (file or path) and found in caught.value.problem
     return caught.value
 
 
@@ -447,16 +537,18 @@ CUTS = [0, 1, 7, 8, 9, 0.2, 0.5, 0.8, -1]
 def test_an_index_truncated_anywhere_is_refused(tmp_path, cut, verify):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    raw = path.read_bytes()
-    path.write_bytes(raw[: int(len(raw) * cut) if isinstance(cut, float) else cut])
-    assert assert_refused(path, "truncated", verify=verify).hint
+    file = only(path, "segment-*")
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * cut) if isinstance(cut, float) else cut])
+    assert assert_refused(path, "truncated", file, verify=verify).hint
 
 
 def test_bytes_after_the_end_are_refused(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    path.write_bytes(path.read_bytes() + b"more")
-    assert_refused(path, "truncated")
+    file = only(path, "segment-*")
+    file.write_bytes(file.read_bytes() + b"more")
+    assert_refused(path, "truncated", file)
 
 
 def outcome(path):
@@ -464,41 +556,54 @@ def outcome(path):
     try:
         return generation_of(Index.load(path))
     except FormatError as error:
-        return "refused" if error.file == path else error
+        return "refused" if error.file.parent == path else error
     except Exception as error:
         return error
 
 
-@pytest.mark.parametrize("bit", range(8))
+def every_flip(path, bit_of):
+    """Flip one bit of each byte of each file, and assert that every one is refused, or changes nothing."""
+    index = Index.load(path)
+    for file in path.iterdir():
+        content = file.read_bytes()
+        for place in range(len(content)):
+            file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit_of()]) + content[place + 1 :])
+            found = outcome(path)
+            blank = content[place : place + 1].isspace() and file.suffix == ".json"  # may become another blank
+            assert found == "refused" or blank, f"{file.name}, byte {place}: {content[place - 20 : place]}, {found}"
+        file.write_bytes(content)
+    assert Index.load(path).codes == index.codes
+
+
+@pytest.mark.parametrize("bit", range(0, 8, 3))
 def test_a_flipped_bit_in_any_byte_is_refused(tmp_path, bit):
     path = tmp_path / "a.mbx"
     save(path, 6)
-    raw = path.read_bytes()
-    for place in range(len(raw)):
-        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :])
-        assert outcome(path) == "refused", f"byte {place} of {len(raw)}: {raw[place - 20 : place]}"
+    with Index.editing(path) as index:
+        index.add(["last"], index.codes.take([0]))
+        index.remove(["last"])
+    every_flip(path, lambda: bit)
 
 
 def test_a_flipped_bit_in_any_byte_of_a_numbered_index_is_refused(tmp_path):
     path, rng = tmp_path / "a.mbx", np.random.default_rng(3)
     index = Index("0")
     index.add(None, Codes.from_bits(np.zeros((9, BITS))))
+    index.remove([3])
     index.save(path)
-    raw = path.read_bytes()
-    for place in range(len(raw)):
-        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << rng.integers(8)]) + raw[place + 1 :])
-        assert outcome(path) == "refused", f"byte {place} of {len(raw)}: {raw[place - 20 : place]}"
+    every_flip(path, lambda: rng.integers(8))
 
 
 def test_a_newer_index_is_refused_with_a_hint(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    write_arrays(path, *read_arrays(path, kind="index", version=1), kind="index", version=2)
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 3', '"version": 4'))
     for work in (Index.load, lambda path: edit(path, 1)):
         with pytest.raises(FormatError) as caught:
             work(path)
-        assert (caught.value.file, caught.value.field) == (path, "version")
-        assert "version 2" in caught.value.problem and "Upgrade" in caught.value.hint
+        assert (caught.value.file, caught.value.field) == (manifest, "version")
+        assert "version 4" in caught.value.problem and "Upgrade" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", ["codes", "json", "pickle", "text", "zeros"])
@@ -525,8 +630,7 @@ def test_a_missing_file_is_refused(tmp_path, name, found):
 def test_an_index_for_an_unknown_engine_is_refused(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    arrays, header = read_arrays(path, kind="index", version=1)
-    write_arrays(path, arrays, {**header, "engine": "annoy"}, kind="index", version=1)
+    storage.write(path, Index.load(path)._version, {"model": "", "engine": "annoy", "modality": ""})
     with pytest.raises(ConfigError) as caught:
         Index.load(path)
     assert caught.value.option == "engine" and "'annoy'" in caught.value.problem

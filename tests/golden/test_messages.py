@@ -109,7 +109,8 @@ def write_bad_files(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "empty").mkdir()
-    good = (folder / "ready.npz").read_bytes(), (folder / "run/index/image.mbx").read_bytes()
+    (segment,) = (folder / "run/index/image.mbx").glob("segment-*")
+    good = (folder / "ready.npz").read_bytes(), segment.read_bytes()
     for name, content in zip(("cut.npz", "cut.mbx"), good, strict=True):
         (folder / name).write_bytes(content[: len(content) // 2])
     data = plant(60)

@@ -22,10 +22,11 @@ JSON = st.recursive(
 )
 IDS = {"text": st.text(max_size=2), "numbers": st.integers(-3, 12)}
 CODE = st.integers(0, 2**WIDTH - 1)
+FIELDS = {"": st.text(), "n": st.integers(-(2**63), 2**63 - 1), "日本": st.dictionaries(st.text(), JSON, max_size=2)}
 
 
 def steps(ids):
-    item = st.tuples(ids, CODE, st.dictionaries(st.text(max_size=3), JSON, max_size=2))
+    item = st.tuples(ids, CODE, st.fixed_dictionaries({}, optional=FIELDS))
     batch = st.lists(item, max_size=6)
     given_items = st.tuples(st.sampled_from(["add", "upsert"]), batch)
     change = given_items | st.tuples(st.just("remove"), st.lists(ids, max_size=3))
@@ -66,7 +67,9 @@ def change(index: Index, model: dict, kind: str, batch) -> None:
         for name in set(batch):
             del model[name]
     else:
-        model.update({name: (code, payload) for name, code, payload in batch})
+        for name, code, payload in batch:
+            model.pop(name, None)  # what is replaced is the last item now
+            model[name] = code, payload
 
 
 def restored(index: Index) -> Index:

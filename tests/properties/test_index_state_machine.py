@@ -46,7 +46,9 @@ class IndexMachine(RuleBasedStateMachine):
         return [self.names[number] for number in ids], pack(codes), list(payloads)
 
     def learn(self, batch):
-        self.model.update({self.names[number]: (code, payload) for number, code, payload in batch})
+        for number, code, payload in batch:
+            self.model.pop(self.names[number], None)  # what is replaced is the last item now
+            self.model[self.names[number]] = code, payload
 
     @rule(batch=BATCH)
     def add(self, batch):
@@ -98,6 +100,34 @@ class IndexMachine(RuleBasedStateMachine):
                 with pytest.raises(DataError):
                     self.index.save(path)
 
+    @rule(batch=BATCH, gone=NUMBERS, compact=st.booleans())
+    def write_on_disk(self, batch, gone, compact):
+        """A reader keeps what it opened, and sees all changes when it refreshes."""
+        with tempfile.TemporaryDirectory() as folder, mock.patch("multibit.files.os.fsync"):
+            path = Path(folder) / "index.mbx"
+            if not self.model:
+                return
+            self.index.save(path)
+            reader, self.index = Index.open(path), Index.open(path)
+            before = [reader.ids[row] for row in range(len(reader))]
+            with self.index.writer() as writer:
+                if self.names[gone] in self.model:
+                    writer.remove([self.names[gone]])
+                    del self.model[self.names[gone]]
+                writer.upsert(*self.arguments(batch))
+                if compact:
+                    writer.compact()
+            self.learn(batch)
+            assert [reader.ids[row] for row in range(len(reader))] == before
+            assert reader.refresh()
+            self.index = reader
+
+    @rule()
+    def compact(self):
+        snapshot, before = self.index.snapshot(), list(self.model)
+        self.index.compact()
+        assert [snapshot.ids[row] for row in range(len(snapshot))] == before
+
     @rule(batch=BATCH, cut=NUMBERS)
     def split_and_merge(self, batch, cut):
         """Two parts of the current index and one of new items; the current one does not change."""
@@ -126,6 +156,13 @@ class IndexMachine(RuleBasedStateMachine):
         limits["where"] = data.draw(
             st.none() | st.fixed_dictionaries({}, optional={"n": st.just(1), "tags": st.just("x")})
         )
+        limits["fields"] = data.draw(st.none() | st.just(list(self.index.fields)))
+        missing = set(limits["where"] or ()) - set(self.index.fields)
+        if missing and self.model:
+            assert not any(missing & set(payload) for _, payload in self.model.values())
+            with pytest.raises(DataError):
+                self.index.search(pack(queries), k, bits, **limits)
+            return
         filtered = limits.get("among") is not None or limits["where"] is not None
         if filtered and self.model and not ENGINES[self.engine].capabilities.filters:
             with pytest.raises(ConfigError):
@@ -136,7 +173,7 @@ class IndexMachine(RuleBasedStateMachine):
             hits = [(hit.id, hit.distance, hit.payload) for hit in result.hits(number)]
             assert hits == self.expected(query, bits, **limits)[:k]
 
-    def expected(self, query, bits, max_distance, where, among=None):
+    def expected(self, query, bits, max_distance, where, fields, among=None):
         found = []
         for name, (code, payload) in self.model.items():
             distance = ((query ^ code) & (2**bits - 1)).bit_count()

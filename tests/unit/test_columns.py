@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import string
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,9 @@ from hypothesis import strategies as st
 from multibit import Codes, Index
 from multibit.errors import DataError
 from multibit.files import read_arrays
-from multibit.search.columns import IdColumn, PayloadColumn, strings, text_arrays, text_column
+from multibit.search.columns import IdColumn, strings, text_arrays, text_column
+from multibit.search.filters import evaluate
+from multibit.search.metadata import Metadata
 
 IDS = {
     "numbered": range(6),
@@ -67,7 +72,7 @@ def test_a_slice_of_text_is_filed_alone(first, last):
 def test_ids_are_kept_in_order_and_found_again(kind):
     column = IdColumn.of(IDS[kind])
     assert len(column) == 6 and listed(column) == list(IDS[kind])
-    assert column.rows_of(list(IDS[kind])[::-1]).tolist() == [5, 4, 3, 2, 1, 0]
+    assert column.find(list(IDS[kind])[::-1]).tolist() == [5, 4, 3, 2, 1, 0]
     assert {type(name) for name in listed(column)} == {str if kind == "strings" else int}
 
 
@@ -83,24 +88,53 @@ def test_ids_come_back_from_their_arrays(kind):
 def test_ids_can_be_taken_in_any_order(kind):
     column = IdColumn.of(IDS[kind]).take(np.array([4, 0, 2]))
     assert listed(column) == [list(IDS[kind])[row] for row in (4, 0, 2)]
-    assert column.rows_of([column[1]]).tolist() == [1]
+    assert column.find([column[1]]).tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", IDS)
-def test_an_unknown_id_is_refused(kind):
+def test_an_unknown_id_has_no_row(kind):
     column = IdColumn.of(IDS[kind])
-    for name in ("nobody", 99, -3, 2**70, None, 1.5):
-        assert column.known([name]) == [False]
-        with pytest.raises(DataError) as caught:
-            column.rows_of([column[0], name])
-        assert caught.value.field == "ids" and repr(name) in caught.value.problem
+    for name in ("nobody", 99, -3, 2**70, None, 1.5, "\ud800"):
+        assert column.find([column[0], name]).tolist() == [0, -1]
+
+
+@pytest.mark.parametrize("one", IDS)
+@pytest.mark.parametrize("other", IDS)
+def test_a_column_is_found_in_another(one, other):
+    rows = IdColumn.of(IDS[one]).find(IdColumn.of(IDS[other])).tolist()
+    assert rows == [list(IDS[one]).index(name) if name in list(IDS[one]) else -1 for name in IDS[other]]
+
+
+def test_strings_of_one_hash_are_told_apart(monkeypatch):
+    monkeypatch.setattr("multibit.search.columns.xxhash.xxh3_64_intdigest", lambda text: len(text))
+    column = IdColumn.of(["a", "bb", "b", "cc", "c"])
+    assert column.find(["c", "b", "a", "cc", "bb", "d", "dd", "ddd"]).tolist() == [4, 2, 0, 3, 1, -1, -1, -1]
+    with pytest.raises(DataError) as caught:
+        IdColumn.of(["a", "bb", "b", "cc", "b"])
+    assert "'b'" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "b"], [3, 7], pyarrow.array(["a", "b"]).dictionary_encode(), pyarrow.chunked_array([[3], [7]])]
+)
+def test_ids_may_be_an_arrow_column(values):
+    given = values if isinstance(values, pyarrow.Array | pyarrow.ChunkedArray) else pyarrow.array(values)
+    assert listed(IdColumn.of(given)) == given.to_pylist()
+
+
+@pytest.mark.parametrize("values", [["a", None], [1.5], [True], ["a", "a"]])
+def test_an_arrow_column_of_other_values_is_refused(values):
+    with pytest.raises(DataError) as caught:
+        IdColumn.of(pyarrow.array(values))
+    assert caught.value.field == "ids"
 
 
 @pytest.mark.parametrize(("one", "other"), [("numbered", "strings"), ("strings", "integers"), ("integers", "strings")])
 def test_ids_of_two_kinds_cannot_be_mixed(one, other):
-    kind, wanted = IdColumn.of(IDS[other]).kind, IdColumn.of(IDS[one]).kind
+    index = indexed(IDS[one])
     with pytest.raises(DataError) as caught:
-        IdColumn.of(IDS[one]).append(IdColumn.of(IDS[other]))
+        index.add(IDS[other], random_codes(6))
+    kind, wanted = IdColumn.of(IDS[other]).kind, IdColumn.of(IDS[one]).kind
     assert caught.value.field == "ids" and kind in caught.value.problem and wanted in caught.value.problem
 
 
@@ -133,40 +167,110 @@ def test_a_large_numbered_index_stores_no_ids(tmp_path):
         index.add(None, Codes.from_bits(np.zeros((100_000, 1))))
     assert index.ids.values == range(300_000)
     index.save(tmp_path / "a.mbx")
-    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
-    assert set(arrays) == {"words"} and header["ids"] == "range"
+    for file in (tmp_path / "a.mbx").glob("segment-*"):
+        arrays, header = read_arrays(file, kind="index segment", version=1)
+        assert set(arrays) == {"words"} and header["ids"] == "range"
     loaded = Index.load(tmp_path / "a.mbx")
     assert loaded.ids.values == range(300_000)
     assert loaded.search(Codes.from_bits([[1]]), k=2, among=[299_999, 150_000]).ids == [[150_000, 299_999]]
-    assert "row_by_id" not in vars(loaded.ids)
 
 
-# Payloads
+# Metadata
 
-PAYLOADS = [{"a": [1, None, {"b": 2.5}]}, {}, {"": True, "日本": "👁"}]
-
-
-def test_payloads_come_back_as_equal_objects_of_their_own():
-    column = PayloadColumn.of(PAYLOADS, IdColumn.of(range(3)))
-    assert listed(column) == PAYLOADS
-    column[0]["a"].clear()
-    assert column[0] == PAYLOADS[0]
-    assert listed(PayloadColumn.from_arrays(column.to_arrays(), 3)) == PAYLOADS
+PAYLOADS = [{"a": [1, {"b": 2.5}, None]}, {}, {"": True, "日本": "👁"}]
 
 
-def test_without_payloads_nothing_is_stored():
-    column = PayloadColumn.of(None, IdColumn.of(range(3)))
-    assert listed(column) == [{}, {}, {}] and column.to_arrays() == {}
-    assert listed(PayloadColumn.from_arrays({}, 3)) == [{}, {}, {}]
-    assert column.append(column).texts is None and len(column.append(column)) == 6
+def filed(data: Metadata) -> Metadata:
+    arrays, header = data.to_arrays()
+    return Metadata.from_arrays(arrays, {**header, "count": len(data)})
+
+
+def test_metadata_come_back_as_equal_objects_of_their_own():
+    data = Metadata.of(PAYLOADS, IdColumn.of(range(3)))
+    assert listed(data) == PAYLOADS
+    data[0]["a"].clear()
+    assert data[0] == PAYLOADS[0]
+    assert listed(filed(data)) == PAYLOADS
+
+
+def test_without_metadata_nothing_is_stored():
+    data = Metadata.of(None, IdColumn.of(range(3)))
+    assert listed(data) == [{}, {}, {}] and data.to_arrays()[0] == {}
+    assert listed(filed(data)) == [{}, {}, {}] and len(Metadata.concatenate([data, data])) == 6
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_payloads_join_with_rows_that_have_none(first):
-    with_some, with_none = (PayloadColumn.of(given, IdColumn.of(range(3))) for given in (PAYLOADS, None))
-    joined = with_some.append(with_none) if first else with_none.append(with_some)
+def test_metadata_join_with_rows_that_have_none(first):
+    with_some, with_none = (Metadata.of(given, IdColumn.of(range(3))) for given in (PAYLOADS, None))
+    joined = Metadata.concatenate([with_some, with_none] if first else [with_none, with_some])
     assert listed(joined) == (PAYLOADS + [{}] * 3 if first else [{}] * 3 + PAYLOADS)
     assert listed(joined.take(np.array([5, 0]))) == [joined[5], joined[0]]
+
+
+DAY, TIME = datetime.date(2020, 2, 29), datetime.datetime(2020, 2, 29, 12, 30, 1, 5)
+KINDS = {
+    "string": ["a", "日本", None, ""],
+    "integer": [2**63 - 1, -(2**63), None, 0],
+    "float": [1.5, 2, None, -0.0],
+    "boolean": [True, False, None, True],
+    "date": [DAY, None, DAY, datetime.date(1, 1, 1)],
+    "timestamp": [TIME, None, TIME, TIME],
+    "timestamp UTC": [TIME.replace(tzinfo=datetime.UTC), None, None, None],
+    "list": [["a", "b"], [], None, ["👁"]],
+    "json": [1, "a", None, {"a": [1, None]}],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_has_the_kind_of_its_values_and_gives_them_back(kind):
+    data = Metadata.of([{"x": value} for value in KINDS[kind]], IdColumn(range(4)))
+    assert dict(data.kinds) == {"x": kind}
+    for each in (data, filed(data), Metadata.concatenate([data.take(np.array([0, 1])), data.take(np.array([2, 3]))])):
+        assert [row.get("x") for row in listed(each)] == KINDS[kind]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "json"])
+def test_a_table_gives_the_kinds_that_mappings_give(tmp_path, kind):
+    table = pyarrow.table({"x": pyarrow.array(KINDS[kind])})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    for source in (table, tmp_path / "x.parquet", table.slice(0, 4).to_batches()[0]):
+        data = Metadata.of(source, IdColumn(range(4)))
+        assert dict(data.kinds) == {"x": kind} and [row.get("x") for row in listed(data)] == KINDS[kind]
+    part = Metadata.of(table.slice(1, 2), IdColumn(range(2)))
+    assert [row.get("x") for row in listed(part)] == KINDS[kind][1:3]
+
+
+def test_a_frame_gives_columns():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"n": [1, 2], "t": ["a", None], "f": [0.5, float("nan")]}, index=[7, 9])
+    assert listed(Metadata.of(frame, IdColumn(range(2)))) == [{"n": 1, "t": "a", "f": 0.5}, {"n": 2}]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "json"])
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_batch_of_another_kind_is_refused_and_a_json_field_takes_all(kind, as_table):
+    for other in KINDS:
+        if other == "json":
+            continue
+        values = [{"x": value} for value in KINDS[kind]]
+        index = indexed(range(4), payloads=[{"x": value} for value in KINDS[other]])
+        new = pyarrow.Table.from_pylist(values) if as_table else values
+        if kind == other:
+            index.add(None, random_codes(4), new)
+            continue
+        with pytest.raises(DataError) as caught:
+            index.add(None, random_codes(4), new)
+        assert caught.value.field == "payloads" and "'x'" in caught.value.problem and other in caught.value.problem
+        assert len(index) == 4
+
+
+def test_integers_fit_a_field_of_floats_and_anything_json_fits_a_json_field():
+    index = indexed(range(2), payloads=[{"f": 0.5, "j": 1}, {"j": "a"}])
+    index.add(None, random_codes(1), [{"f": 2, "j": ["x"]}])
+    index.add(None, random_codes(1), pyarrow.table({"f": [3], "j": [True]}))
+    assert index.payloads[2] == {"f": 2.0, "j": ["x"]} and index.payloads[3] == {"f": 3.0, "j": True}
+    with pytest.raises(DataError):
+        index.add(None, random_codes(1), [{"f": 2**53 + 1}])
 
 
 @pytest.mark.parametrize(
@@ -177,15 +281,15 @@ def test_payloads_join_with_rows_that_have_none(first):
         ({"n": 1, "tags": "x"}, [0]),
         ({"tags": "x"}, [0, 1]),
         ({"tags": ["x", "y"]}, [0]),
-        ({"n": "1"}, []),
-        ({"missing": 1}, []),
+        ({"n": 1.5}, []),
+        ({"n": None}, [3]),
         ({"deep": {"a": 1}}, [3]),
     ],
 )
 def test_where_wants_equal_values_or_a_list_that_contains_them(where, rows):
     payloads = [{"n": 1, "tags": ["x", "y"]}, {"n": 2, "tags": ["x"]}, {"n": 1}, {"deep": {"a": 1}}]
-    column = PayloadColumn.of(payloads, IdColumn.of(range(4)))
-    assert np.flatnonzero(column.matching(where)).tolist() == rows
+    data = Metadata.of(payloads, IdColumn.of(range(4)))
+    assert np.flatnonzero(evaluate(where, data, data.kinds)).tolist() == rows
 
 
 @settings(max_examples=40, deadline=None)
@@ -193,36 +297,56 @@ def test_where_wants_equal_values_or_a_list_that_contains_them(where, rows):
 def test_any_texts_are_kept_as_ids_and_payloads(names, data):
     rows = np.array(data.draw(st.lists(st.integers(0, len(names) - 1), unique=True)), np.int64)
     ids = IdColumn.of(names).take(rows)
-    payloads = PayloadColumn.of([{name: name} for name in names], IdColumn.of(names)).take(rows)
+    payloads = Metadata.of([{name: name} for name in names], IdColumn.of(names)).take(rows)
     arrays, header = ids.to_arrays()
     back = IdColumn.from_arrays(arrays, {**header, "count": len(rows)})
     assert listed(back) == [names[row] for row in rows]
-    filed = PayloadColumn.from_arrays(payloads.to_arrays(), len(rows))
-    assert listed(filed) == [{names[row]: names[row]} for row in rows]
+    assert listed(filed(payloads)) == [{names[row]: names[row]} for row in rows]
 
 
-# Conditions
+# Conditions as typed
+
+
+TYPED = [
+    ("labels=1", [0]),
+    ('labels="1"', [0]),
+    ("labels=true", [1]),
+    ("labels!=true", [0, 2]),
+    ("not labels=true", [0, 2]),
+    ("year=2001", [0]),
+    ("year>=2001", [0, 1]),
+    ("year > 2001", [1]),
+    ("year<2001.5", [0]),
+    ("year=null", [2]),
+    ("on=true", [0]),
+    ("day<=2020-01-01", [0]),
+    ("text=a = b", [1]),
+    ("text<b", [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("typed", "rows"), TYPED)
+def test_a_typed_condition_gets_the_kind_of_its_field(typed, rows):
+    held = [
+        {"labels": ["1", "dog"], "year": 2001, "on": True, "day": datetime.date(2020, 1, 1), "text": "d"},
+        {"labels": ["true"], "year": 2010, "on": False, "day": datetime.date(2021, 1, 1), "text": "a = b"},
+        {"text": "a"},
+    ]
+    index = indexed(range(3), payloads=held)
+    found = index.search(random_codes(1), where=index.read_where([typed])).ids[0]
+    assert sorted(found) == rows
+    both = index.search(random_codes(1), where=index.read_where([typed, "text=a"])).ids[0]
+    assert both == [row for row in rows if row == 2]
 
 
 @pytest.mark.parametrize(
-    ("typed", "value"),
-    [("1", 1), ("1.0", 1.0), ("2", "2"), ('"2"', "2"), ("true", True), ("null", None), ('["x"]', ["x"])],
+    ("typed", "found"),
+    [("x=3", "x=3"), ("x=a", "'a'"), ("x>true", "'true'"), ("y=1", "'y'"), ("x", "'x'"), ("=x", "'=x'"), ("t=", "t=")],
 )
-def test_a_typed_condition_gets_the_type_of_the_payloads(typed, value):
-    held = [{"x": 2}, {"x": 1}, {"x": ["2", "a b"]}, {"x": True}, {"x": None}, {"x": ["x"]}, {}]
-    column = PayloadColumn.of(held, IdColumn(range(len(held))))
-    read = column.read_conditions({"x": typed})["x"]
-    assert read == value and type(read) is type(value)
-    assert column.matching({"x": read}).sum() == 1
-
-
-@pytest.mark.parametrize(("condition", "found"), [({"x": "3"}, "x=3"), ({"x": "true"}, "x=true"), ({"y": "1"}, "'y'")])
-def test_a_condition_that_no_payload_fulfils_is_refused(condition, found):
-    for column in (PayloadColumn.of([{"x": 1}, {}], IdColumn(range(2))), PayloadColumn(2)):
-        with pytest.raises(DataError) as caught:
-            column.read_conditions(condition)
-        assert caught.value.option == "where"
-        assert found in caught.value.problem or not column.texts
+def test_a_typed_condition_that_nothing_fulfils_is_refused(typed, found):
+    with pytest.raises(DataError) as caught:
+        indexed(range(2), payloads=[{"x": 1, "t": "a"}, {}]).read_where([typed])
+    assert caught.value.option == "where" and found in caught.value.problem
 
 
 # What is refused, and changes nothing
@@ -419,9 +543,11 @@ MAPS = Path("/proc/self/maps")
 def test_the_columns_of_a_loaded_index_read_the_mapped_file(tmp_path):
     indexed(["a", "b", "c"], payloads=PAYLOADS).save(tmp_path / "a.mbx")
     loaded = Index.load(tmp_path / "a.mbx")
-    buffers = loaded.ids.values.buffers() + loaded.payloads.texts.buffers()
+    columns = loaded.payloads.columns.values()
+    assert len(columns) == 3
+    buffers = [buffer for column in (loaded.ids.values, *columns) for buffer in column.buffers()]
     places = [buffer.address for buffer in buffers if buffer is not None] + [loaded.codes.words.ctypes.data]
-    mapped = [line.split()[0].split("-") for line in MAPS.read_text().splitlines() if line.endswith("/a.mbx")]
-    assert len(places) == 5
+    mapped = [line.split()[0].split("-") for line in MAPS.read_text().splitlines() if "/a.mbx/" in line]
+    assert len(places) > 7
     for place in places:
         assert any(int(first, 16) <= place < int(last, 16) for first, last in mapped)

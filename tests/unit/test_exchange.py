@@ -1,17 +1,20 @@
 """Codes in files of other tools: those tools read them, and other files are refused."""
 
+import datetime
 import sys
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import scipy.io
 
-from multibit import Codes
+from multibit import Codes, Index
 from multibit.codes import CodedItems
 from multibit.codes.distance import nearest
 from multibit.errors import DataError, MissingExtraError
 from multibit.search.code_files import MAT_KEYS
-from multibit.search.exchange import export_codes, import_codes, load_mat, save_mat
+from multibit.search.exchange import export_codes, export_index, import_codes, import_index, load_mat, save_mat
 
 LENGTHS = [1, 7, 8, 9, 16, 17, 63, 64, 65, 128, 250]
 
@@ -330,3 +333,85 @@ def test_a_length_that_the_codes_do_not_have_is_refused_and_nothing_written(tmp_
 def test_a_mat_file_needs_its_extension(tmp_path):
     path = tmp_path / "codes.txt"
     assert_refused(lambda: save_mat(path, *sides()), file=path, found=".mat")
+
+
+# Parquet
+
+
+def described(views: int = 1) -> Index:
+    bits = np.random.default_rng(5).integers(0, 2, (4, views, 20))
+    index = Index("model a", modality="image")
+    payloads = [
+        {"labels": ["a", "b"], "year": 2001, "day": datetime.date(2020, 1, 1), "json": {"a": [1]}},
+        {"labels": [], "text": "日本"},
+        {"json": "text", "f": 0.5},
+        {},
+    ]
+    index.add(["w", "x", "y", "z"], Codes.from_bits(bits if views > 1 else bits[:, 0]), payloads)
+    index.remove(["y"])
+    return index
+
+
+def whole(index: Index):
+    rows = range(len(index))
+    return [index.ids[row] for row in rows], [index.payloads[row] for row in rows], index.codes, index.fields
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_an_index_comes_back_from_parquet(tmp_path, views):
+    export_index(described(views), tmp_path / "a.parquet")
+    back = import_index(tmp_path / "a.parquet")
+    ids, payloads, codes, fields = whole(described(views))
+    fields = {name: kind for name, kind in fields.items() if name != "f"}  # no item that is left has it
+    assert whole(back) == (ids, payloads, codes, fields)
+    assert (back.model, back.modality) == ("model a", "image")
+
+
+def test_other_tools_read_the_columns_and_the_bytes(tmp_path):
+    export_index(described(), tmp_path / "a.parquet", bits=12)
+    table = pyarrow.parquet.read_table(tmp_path / "a.parquet")
+    assert table.column("labels").to_pylist() == [["a", "b"], [], None]
+    assert table.schema.field("code").type == pyarrow.binary(2)
+    expected = np.packbits(described().codes.prefix(12).to_bits(), axis=1)
+    assert np.array_equal(np.frombuffer(b"".join(table.column("code").to_pylist()), np.uint8).reshape(3, 2), expected)
+    assert import_index(tmp_path / "a.parquet").codes == described().codes.prefix(12)
+
+
+def test_a_parquet_file_of_another_tool_is_read(tmp_path):
+    table = pyarrow.table({"code": pyarrow.array([b"\x80", b"\x01"]), "year": [1, 2]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    index = import_index(tmp_path / "a.parquet")
+    assert index.codes.to_bytes().tolist() == [[128], [1]] and index.ids.values == range(2)
+    assert index.payloads[1] == {"year": 2}
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"year": [1]}, "'code'"),
+        ({"code": [b"a", b"bc"]}, "one size"),
+        ({"code": [b"a", None]}, "null"),
+        ({"code": ["a"]}, "packed"),
+        ({"code": [b"a", b"b"], "id": ["x", "x"]}, "'x'"),
+    ],
+)
+def test_a_parquet_file_that_is_no_index_is_named(tmp_path, columns, found):
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(DataError) as caught:
+        import_index(tmp_path / "a.parquet")
+    assert caught.value.file == tmp_path / "a.parquet" and found in caught.value.problem
+
+
+def test_an_export_that_cannot_be_written_is_refused(tmp_path):
+    index = described()
+    for bad, path in ((Index(), "a.parquet"), (index, "a.csv")):
+        with pytest.raises(DataError):
+            export_index(bad, tmp_path / path)
+    index.upsert(["w"], index.codes.take([0]), [{"id": "x"}])
+    with pytest.raises(DataError) as caught:
+        export_index(index, tmp_path / "a.parquet")
+    assert caught.value.field == "id" and not list(tmp_path.iterdir())
+    (tmp_path / "b.parquet").write_text("x")
+    for name in ("b.parquet", "c.parquet"):
+        with pytest.raises(DataError):
+            import_index(tmp_path / name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import types
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 
 from multibit import Codes, Index
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
-from multibit.files import read_arrays, write_arrays
+from multibit.files import write_arrays
+from multibit.search.columns import strings, text_arrays
 
 BITS = np.random.default_rng(3).integers(0, 2, (12, 40), np.uint8)
 QUERIES = np.random.default_rng(4).integers(0, 2, (5, 40), np.uint8)
@@ -182,8 +185,11 @@ FILTERS = {
     "a whole list": ({"where": {"labels": ["日本", "l2"]}}, lambda row: row % 3 == 2),
     "two values": ({"where": {"even": True, "labels": "l0"}}, lambda row: row % 6 == 0),
     "no condition": ({"where": {}}, lambda row: True),
-    "a value that nobody has": ({"where": {"even": "yes"}}, lambda row: False),
-    "a field that nobody has": ({"where": {"odd": True}}, lambda row: False),
+    "a value that nobody has": ({"where": {"labels": "l9"}}, lambda row: False),
+    "not a value": ({"where": {"labels": {"$ne": "l1"}}}, lambda row: row % 3 != 1),
+    "a range": ({"where": {"row": {"$gt": 2, "$lte": 7}}}, lambda row: 2 < row <= 7),
+    "one of two filters": ({"where": {"$or": [{"row": 3}, {"even": True}]}}, lambda row: row == 3 or row % 2 == 0),
+    "a filter as JSON": ({"where": '{"row": {"$in": [1, 5]}}'}, lambda row: row in (1, 5)),
     "ids and a value": ({"among": ["item 3", "item 8"], "where": {"even": True}}, lambda row: row == 8),
     "a value, near": ({"where": {"even": True}, "max_distance": 19}, lambda row: row % 2 == 0),
 }
@@ -212,8 +218,41 @@ def test_a_negative_or_fractional_distance_is_refused(distance):
     assert caught.value.option == "max_distance" and str(distance) in caught.value.problem
 
 
-def test_a_field_that_is_missing_is_not_null():
-    assert filled().search(codes([0]), where={"nobody has it": None}).ids == [[]]
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"nobody has it": None}, "'nobody has it'"),
+        ({"even": "yes"}, "'yes'"),
+        ({"row": True}, "True"),
+        ({"row": {"$near": 1}}, "$near"),
+        ({"$nor": []}, "$nor"),
+        ("{", "JSON"),
+        ([], "list"),
+        ({"row": {"$in": 3}}, "3"),
+        ({"even": {"$gt": False}}, "order"),
+    ],
+)
+def test_a_filter_that_does_not_fit_the_fields_is_refused(where, found):
+    for search in (filled().search, filled().search_relaxed):
+        with pytest.raises(DataError) as caught:
+            search(codes([0]) if search.__name__ == "search" else np.zeros((1, 40)), where=where)
+        assert caught.value.option == "where" and found in caught.value.problem
+
+
+def test_hits_have_the_fields_that_are_asked_for():
+    hits = filled().search(codes([7]), k=1, fields=["even", "row"]).hits()
+    assert hits[0].payload == {"row": 7, "even": False}
+    with pytest.raises(ConfigError) as caught:
+        filled().search(codes([7]), fields=["odd"])
+    assert caught.value.option == "fields"
+
+
+def test_a_snapshot_is_not_reached_by_later_changes():
+    index = filled()
+    snapshot = index.snapshot()
+    index.remove(["item 3"])
+    index.compact()
+    assert content(snapshot) == content(filled()) and len(index) == 11
 
 
 @pytest.mark.parametrize("bits", [7, 40])
@@ -346,8 +385,8 @@ def test_adding_nothing_changes_nothing():
 
 def test_a_payload_is_any_mapping_and_reads_as_json():
     index = Index()
-    index.add(["x", "y"], codes([0, 1]), [types.MappingProxyType({"a": (1, 2)}), {"1": None}])
-    assert [index.payloads[row] for row in range(2)] == [{"a": [1, 2]}, {"1": None}]
+    index.add(["x", "y"], codes([0, 1]), [types.MappingProxyType({"a": (1, 2)}), {"1": "x"}])
+    assert [index.payloads[row] for row in range(2)] == [{"a": [1, 2]}, {"1": "x"}]
 
 
 def test_a_payload_that_the_caller_changes_later_stays_as_it_was():
@@ -370,15 +409,24 @@ def test_items_with_and_without_payload_may_be_mixed():
 # Changing
 
 
-def test_an_upsert_replaces_in_place_and_appends_the_rest():
+def test_an_upsert_appends_and_what_it_replaces_is_gone():
     index = filled()
-    index.upsert(["new", "item 5", "item 2", "newer"], codes([0, 1, 3, 4]), [{"n": n} for n in range(4)])
-    assert ids(index) == [*ids(filled()), "new", "newer"]
-    expected = [BITS[row] for row in range(12)] + [BITS[0], BITS[4]]
-    expected[5], expected[2] = BITS[1], BITS[3]
-    assert index.codes.to_bits().tolist() == np.array(expected).tolist()
-    assert [index.payloads[row] for row in (5, 2, 12, 13)] == [{"n": 1}, {"n": 2}, {"n": 0}, {"n": 3}]
-    assert index.payloads[3] == filled().payloads[3]
+    index.upsert(["new", "item 5", "item 2", "newer"], codes([0, 1, 3, 4]), [{"row": n} for n in range(4)])
+    stay = [row for row in range(12) if row not in (2, 5)]
+    assert ids(index) == [*(f"item {row}" for row in stay), "new", "item 5", "item 2", "newer"]
+    assert index.codes.to_bits().tolist() == BITS[[*stay, 0, 1, 3, 4]].tolist()
+    assert [index.payloads[row] for row in range(10, 14)] == [{"row": n} for n in range(4)]
+    assert index.payloads[2] == filled().payloads[3]
+
+
+def test_of_items_at_one_distance_the_oldest_is_first_and_a_replaced_one_is_new():
+    index = Index()
+    for name in "abcd":
+        index.add([name], codes([0]))
+    index.upsert(["b"], codes([0]))
+    for _ in range(2):
+        assert index.search(codes([0]), k=3).ids == [["a", "c", "d"]] and ids(index) == ["a", "c", "d", "b"]
+        index.compact()
 
 
 def test_an_upsert_into_an_empty_index_is_an_add():
@@ -449,15 +497,6 @@ def test_an_unknown_modality_fits_any_and_the_known_one_is_kept(tmp_path):
     assert merged.modality == Index.load(tmp_path / "whole.mbx").modality == "image" and len(merged) == 13
 
 
-def test_an_index_file_without_a_modality_is_read(tmp_path):
-    filled().save(tmp_path / "a.mbx")
-    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
-    before = {key: value for key, value in header.items() if key != "modality"}
-    write_arrays(tmp_path / "a.mbx", arrays, before, kind="index", version=1)
-    assert content(Index.load(tmp_path / "a.mbx")) == content(filled())
-    assert Index.load(tmp_path / "a.mbx").modality == ""
-
-
 def test_merging_changes_no_part():
     part = filled()
     merged = Index.merge([part])
@@ -466,6 +505,11 @@ def test_merging_changes_no_part():
 
 
 # Saving
+
+
+def raw(folder: Path) -> dict[str, bytes]:
+    """The files of an index."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def files(folder: Path) -> list[str]:
@@ -503,13 +547,13 @@ def test_a_loaded_index_can_be_changed_and_knows_its_ids(tmp_path):
     assert index.search(codes([0]), k=2).ids == [["item 0", "new"]]
 
 
-def test_changes_reach_the_file_only_by_saving(tmp_path):
+def test_changes_reach_the_disk_only_by_saving(tmp_path):
     filled().save(tmp_path / "a.mbx")
-    before = (tmp_path / "a.mbx").read_bytes()
+    before = raw(tmp_path / "a.mbx")
     index = Index.load(tmp_path / "a.mbx")
     index.codes.words[...] = 0
     index.remove(["item 1"])
-    assert (tmp_path / "a.mbx").read_bytes() == before
+    assert raw(tmp_path / "a.mbx") == before
     index.save(tmp_path / "a.mbx")
     assert len(Index.load(tmp_path / "a.mbx")) == 11
 
@@ -520,7 +564,7 @@ def test_a_loaded_index_is_not_disturbed_when_its_file_is_replaced(tmp_path):
     writer = Index()
     writer.add(["other"], codes([0]))
     writer.save(tmp_path / "a.mbx")
-    (tmp_path / "a.mbx").unlink()
+    shutil.rmtree(tmp_path / "a.mbx")
     assert content(reader) == content(filled())
 
 
@@ -539,41 +583,155 @@ def test_an_index_to_which_nothing_was_added_is_empty(tmp_path):
         index.save(tmp_path / "a.mbx")
 
 
-def assert_refused(path: Path, found: str, **options) -> FormatError:
+def assert_refused(path: Path, found: str, file: Path | None = None, **options) -> FormatError:
     """Loading raises a FormatError that names the file, with `found` in the problem."""
     with pytest.raises(FormatError) as caught:
         Index.load(path, **options)
-    assert caught.value.file == path and found in caught.value.problem
+    assert caught.value.file == (file or path) and found in caught.value.problem
     return caught.value
 
 
+def only(folder: Path, pattern: str) -> Path:
+    (path,) = folder.glob(pattern)
+    return path
+
+
+@pytest.mark.parametrize("name", ["segment-*", "removed-*", "manifest.json"])
 @pytest.mark.parametrize("cut", [0, 7, 100, -1])
-def test_a_truncated_index_is_refused(tmp_path, cut):
+def test_a_truncated_file_is_named(tmp_path, cut, name):
     path = tmp_path / "a.mbx"
-    filled().save(path)
-    path.write_bytes(path.read_bytes()[:cut])
-    assert_refused(path, "truncated", verify=False)
+    index = filled()
+    index.remove(["item 3"])
+    index.save(path)
+    file = only(path, name)
+    file.write_bytes(file.read_bytes()[:cut])
+    if (cut, name) != (-1, "manifest.json"):  # the last byte of the manifest is a line break
+        assert_refused(path, "truncated", file, verify=False)
 
 
-def test_a_changed_index_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["segment-*", "removed-*", "manifest.json"])
+def test_a_changed_file_is_named(tmp_path, name):
     path = tmp_path / "a.mbx"
-    filled().save(path)
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    assert_refused(path, "checksum")
+    index = filled()
+    index.remove(["item 3"])
+    index.save(path)
+    file = only(path, name)
+    content = file.read_bytes()
+    if name == "manifest.json":
+        file.write_bytes(content.replace(b"model a", b"model b"))
+    else:
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert_refused(path, "checksum", file)
+
+
+@pytest.mark.parametrize("name", ["segment-*", "removed-*"])
+def test_a_missing_file_is_named(tmp_path, name):
+    path = tmp_path / "a.mbx"
+    index = filled()
+    index.remove(["item 3"])
+    index.save(path)
+    file = only(path, name)
+    file.unlink()
+    assert_refused(path, "no such file", file)
+    with pytest.raises(FormatError) as caught, Index.editing(path) as writer:
+        writer.remove(["item 1"])
+    assert caught.value.file == file
 
 
 def test_another_file_is_refused(tmp_path):
     codes().save(tmp_path / "a.mbx")
     assert_refused(tmp_path / "a.mbx", "multibit codes")
     assert_refused(tmp_path / "b.mbx", "no such file")
+    (tmp_path / "c.mbx").mkdir()
+    assert_refused(tmp_path / "c.mbx", "folder without manifest.json")
 
 
 def test_a_newer_index_is_refused_with_a_hint(tmp_path):
     filled().save(tmp_path / "a.mbx")
-    arrays, header = read_arrays(tmp_path / "a.mbx", kind="index", version=1)
-    write_arrays(tmp_path / "a.mbx", arrays, header, kind="index", version=99)
-    assert "Upgrade" in assert_refused(tmp_path / "a.mbx", "version 99").hint
+    file = tmp_path / "a.mbx" / "manifest.json"
+    file.write_text(file.read_text().replace('"version": 3', '"version": 99'))
+    assert "Upgrade" in assert_refused(tmp_path / "a.mbx", "version 99", file).hint
+
+
+# Single files of earlier versions
+
+
+def old_file(path: Path, payloads, **header) -> None:
+    """A file as version 1 wrote it."""
+    texts = strings([json.dumps(payload, ensure_ascii=False) for payload in payloads])
+    names = strings([f"item {row}" for row in range(len(payloads))])
+    arrays = {"words": codes().words, **text_arrays(names, "ids"), **text_arrays(texts, "payloads")}
+    facts = {"bits": 40, "count": len(payloads), "model": "model a", "engine": "exact", "ids": "string", **header}
+    write_arrays(path, arrays, facts, kind="index", version=1)
+
+
+def test_a_single_file_is_read_and_becomes_a_folder_at_the_first_change(tmp_path):
+    path = tmp_path / "a.mbx"
+    payloads = [filled().payloads[row] for row in range(12)]
+    old_file(path, payloads)
+    assert content(Index.load(path)) == content(filled()) and Index.load(path).modality == ""
+    opened = Index.open(path)
+    with opened.writer() as writer:
+        writer.remove(["item 3"])
+    assert path.is_dir() and files(tmp_path) == ["a.mbx"]
+    assert ids(opened) == ids(Index.load(path)) == [f"item {row}" for row in range(12) if row != 3]
+    old_file(tmp_path / "b.mbx", payloads)
+    filled().save(tmp_path / "b.mbx")
+    assert (tmp_path / "b.mbx").is_dir() and files(tmp_path) == ["a.mbx", "b.mbx"]
+
+
+def test_a_single_file_with_values_of_several_kinds_is_read(tmp_path):
+    old_file(tmp_path / "a.mbx", [{"x": 1}, {"x": "a"}, {"x": ["a", None]}] * 4)
+    assert Index.load(tmp_path / "a.mbx").payloads[2] == {"x": ["a", None]}
+
+
+# Opening, refreshing, writing
+
+
+def test_a_reader_sees_what_others_wrote_when_it_refreshes(tmp_path):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    reader, writing = Index.open(path), Index.open(path)
+    assert not reader.refresh()
+    with writing.writer() as writer:
+        writer.upsert(["item 3", "new"], codes([0, 1]), [{"row": 99}, {}])
+    assert content(reader) == content(filled())
+    assert reader.refresh() and not reader.refresh()
+    assert content(reader) == content(writing) == content(Index.load(path)) and ids(reader)[-2:] == ["item 3", "new"]
+    with writing.writer() as writer:
+        writer.compact()
+    assert len(list(path.glob("segment-*"))) == 1 and not list(path.glob("removed-*"))
+    before = content(reader)
+    assert reader.refresh() and content(reader) == before
+
+
+def test_a_change_writes_no_more_than_itself(tmp_path):
+    path = tmp_path / "a.mbx"
+    filled().save(path)
+    before = raw(path)
+    with Index.editing(path) as index:
+        index.upsert(["item 3"], codes([0]), [{"row": 99}])
+    after = raw(path)
+    kept = [name for name in before if name.startswith("segment-")]
+    assert [after[name] for name in kept] == [before[name] for name in kept] and len(after) == 4
+
+
+def test_an_index_in_memory_has_no_writer():
+    with pytest.raises(ConfigError), filled().writer():
+        pass
+    with pytest.raises(ConfigError):
+        filled().refresh()
+
+
+@pytest.mark.parametrize("batches", [20, 200])
+def test_many_small_changes_leave_few_segments(tmp_path, batches):
+    index = Index()
+    for number in range(batches):
+        index.add([number], codes([number % 12]), [{"n": number}])
+        index.upsert([number // 2], codes([number % 12]), [{"n": number}])
+    index.save(tmp_path / "a.mbx")
+    assert len(list((tmp_path / "a.mbx").glob("segment-*"))) < 16
+    assert {index.payloads[row]["n"] for row in range(len(index))} <= set(range(batches))
 
 
 # Editing a file that others write
@@ -592,11 +750,11 @@ def test_an_edit_is_in_the_file_when_it_is_done(tmp_path):
 def test_an_edit_that_fails_leaves_the_file_and_frees_it(tmp_path):
     path = tmp_path / "a.mbx"
     filled().save(path)
-    before = path.read_bytes()
+    before = raw(path)
     with pytest.raises(DataError), Index.editing(path) as index:
         index.remove(["item 1"])
         index.remove(["item 99"])
-    assert path.read_bytes() == before
+    assert raw(path) == before
     filled().save(path)
 
 

@@ -134,17 +134,17 @@ def test_updating_adds_new_items_and_replaces_known_ones(finished, store, folder
 
 
 def test_an_index_of_another_model_is_refused(finished, other_run, store, folder):
-    before = index_path(folder, "image").read_bytes()
+    before = (index_path(folder, "image") / "manifest.json").read_bytes()
     for refused in (lambda: update_indices(other_run, store, folder), lambda: open_index(other_run, folder, "image")):
         with pytest.raises(MismatchError) as caught:
             refused()
         assert finished.record.model in str(caught.value) and other_run.record.model in str(caught.value)
-    assert index_path(folder, "image").read_bytes() == before
+    assert (index_path(folder, "image") / "manifest.json").read_bytes() == before
 
 
 def test_an_index_of_the_other_modality_is_refused(finished, folder):
     path = index_path(folder, "text")
-    path.write_bytes(index_path(folder, "image").read_bytes())
+    Index.load(index_path(folder, "image")).save(path)
     with pytest.raises(MismatchError) as caught:
         open_index(finished, folder, "text")
     assert (caught.value.file, caught.value.field) == (path, "modality")

@@ -14,7 +14,6 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
-    pairs,
     refuse_unused,
     require_ending,
     show,
@@ -36,6 +35,9 @@ def index(
         bool, typer.Option("--update", help="Add items to the existing index; known ids are replaced.")
     ] = False,
     remove: Annotated[list[str] | None, typer.Option(help="Remove this id, and do nothing else. Repeatable.")] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Join the segments of the existing index, and do nothing else.")
+    ] = False,
     engine: Annotated[
         EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
     ] = EngineName.exact,
@@ -43,7 +45,7 @@ def index(
 ) -> None:
     """Build or update a searchable index.
 
-    One file per modality, and per length where the run has a code for each length. A running search is not disturbed,
+    One index per modality, and per length where the run has a code for each length. A running search is not disturbed,
     and a crash leaves either the old index or the new one.
     """
     from multibit.files import require_writable
@@ -56,11 +58,9 @@ def index(
         update_indices,
     )
     from multibit.runs import Run
+    from multibit.search.storage import require_writable_index
 
-    if remove and (update or features):
-        raise ConfigError("cannot be combined with --update or FEATURES.", option="remove", hint="Run two commands.")
-    if remove:
-        refuse_unused(ctx, "with --remove, which only removes items", "items", "engine")
+    _require_one_task(ctx, {"remove": bool(remove), "compact": compact}, bool(update or features))
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = Run.load(run)
@@ -68,9 +68,9 @@ def index(
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
     for path in paths.values():
-        require_writable(path, unlike=(features,))
-    if remove:
-        built = _remove(paths, remove)
+        require_writable_index(path, unlike=(features,))
+    if remove or compact:
+        built = _edit(paths, remove or [])
     else:
         store = open_features(loaded, features)
         rows = None
@@ -87,47 +87,68 @@ def index(
         typer.echo(f"Wrote {path}: {len(built[name]):,} items")
 
 
-def _remove(paths: Mapping[str, Path], ids: list[str]) -> dict[str, Index]:
+def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:
+    """Refuse options that have no effect next to one that does nothing else."""
+    given = [name for name, is_given in tasks.items() if is_given]
+    for name in given:
+        if other or len(given) > 1:
+            problem = "cannot be combined with --update, FEATURES, --remove or --compact."
+            raise ConfigError(problem, option=name, hint="Run two commands.")
+        refuse_unused(ctx, f"with --{name}, which does nothing else", "items", "engine")
+
+
+def _edit(paths: Mapping[str, Path], removed: list[str]) -> dict[str, Index]:
+    """Remove items, or join the segments where none is given."""
     from multibit.search import Index
 
     edited: dict[str, Index] = {}
     for name, path in paths.items():
         with Index.editing(path) as index:
-            index.remove(ids)
+            if removed:
+                index.remove(removed)
+            else:
+                index.compact()
         edited[name] = index
     return edited
 
 
 def merge(
-    parts: Annotated[list[Path], typer.Argument(metavar="PARTS", help="Index files (.mbx) of one model, in order.")],
-    out: Annotated[Path, typer.Option(help="Index file (.mbx) to write.")],
+    parts: Annotated[
+        list[Path], typer.Argument(metavar="PARTS", help="Indices (.mbx) or Parquet files of one model, in order.")
+    ],
+    out: Annotated[Path, typer.Option(help="Index (.mbx) to write.")],
 ) -> None:
-    """Merge index files into one."""
-    from multibit.files import require_writable
+    """Merge indices into one."""
     from multibit.search import Index
+    from multibit.search.exchange import import_index
+    from multibit.search.storage import require_writable_index
 
     require_ending(out, "out", ".mbx")
-    require_writable(out, unlike=parts)
-    merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
+    require_writable_index(out, unlike=parts)
+    indices = [import_index(part) if part.suffix == ".parquet" else Index.load(part) for part in parts]
+    merged = Index.merge(indices, [str(part) for part in parts])
     merged.save(out)
     typer.echo(f"Wrote {out}: {len(merged):,} items")
 
 
 def export(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index file (.mbx).")],
-    out: Annotated[Path, typer.Option(help="File to write: .npy (packed codes) or .faiss (binary flat index).")],
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index (.mbx).")],
+    out: Annotated[Path, typer.Option(help="File to write: .parquet (everything), .npy (packed codes) or .faiss.")],
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
 ) -> None:
-    """Export the codes of an index to numpy or faiss."""
+    """Export an index to Parquet, or its codes to numpy or faiss."""
     from multibit.files import require_writable
     from multibit.search import Index
-    from multibit.search.exchange import export_codes
+    from multibit.search.exchange import export_codes, export_index
 
     require_writable(out, unlike=(index,))
     found = Index.load(index)
     assert found.codes is not None  # an empty index is never saved
-    export_codes(found.codes, out, bits)
-    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits")
+    if out.suffix == ".parquet":
+        export_index(found, out, bits)
+    else:
+        export_codes(found.codes, out, bits)
+    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
 
 
 def search(
@@ -143,7 +164,7 @@ def search(
     ] = None,
     max_distance: Annotated[int | None, typer.Option(help="Only hits that differ in at most this many bits.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="FIELD=VALUE that a hit must have, e.g. labels=dog. Repeatable.")
+        list[str] | None, typer.Option(help="Condition of a hit: labels=dog, year>=2010, not license=nc. Repeatable.")
     ] = None,
     relaxed: Annotated[
         bool, typer.Option("--relaxed", help="Rank by the real values of the query: a score that breaks ties.")
@@ -171,7 +192,7 @@ def search(
     searched: Modality = modality or ("text" if image else "image")
     found = open_index(loaded, index or run / "index", searched, bits)
     values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
-    conditions = found.payloads.read_conditions(pairs(where, "where")) or None
+    conditions = found.read_where(where) if where else None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
@@ -180,7 +201,7 @@ def search(
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            typer.echo(json.dumps(row, ensure_ascii=False, default=str))
     else:
         show(hits_table(hits, searched, result.bits, measure))
     if sheet is not None:

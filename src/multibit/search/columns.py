@@ -1,8 +1,7 @@
-"""Columns of an index next to the codes: ids (numbered, integers or strings) and JSON payloads."""
+"""Ids of an index: numbered, integers or strings, found by a sorted column of 64-bit hashes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import xxhash
 from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.errors import DataError
 
 Id = str | int
-EMPTY = "{}"
-_MISSING = object()  # unlike None, which can be a value of a payload
+Lookup = tuple[NDArray[np.uint64], Rows]
 
 
 def text_arrays(texts: pyarrow.LargeStringArray, name: str) -> dict[str, NDArray[Any]]:
@@ -50,37 +49,35 @@ def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
 class IdColumn:
     """Unique ids in row order: consecutive integers without storage (`range`), 64-bit integers, or strings.
 
+    Attributes:
+        values: the ids. stored: `lookup` where a file has it; computed when first needed otherwise.
+
     Example:
         >>> ids = IdColumn(strings(["a", "b"]))
-        >>> ids[1], ids.rows_of(["b"]), ids.kind
-        ('b', array([1]), 'string')
+        >>> ids[1], ids.find(["b", "c"]), ids.kind
+        ('b', array([ 1, -1]), 'string')
     """
 
     values: range | NDArray[np.int64] | pyarrow.LargeStringArray
+    stored: Lookup | None = None
 
     @classmethod
-    def of(cls, ids: Sequence[Id] | NDArray[Any]) -> IdColumn:
-        """A column of these ids.
+    def of(cls, ids: Any) -> IdColumn:
+        """A column of these ids: a sequence, a numpy array, or an Arrow column.
 
         Raises:
             DataError: an id that is neither string nor integer, both kinds mixed, or a duplicate.
         """
         if isinstance(ids, str):
             raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+        if isinstance(ids, IdColumn):
+            return ids
         if isinstance(ids, range) and ids.step == 1 and ids.start >= -(2**63) and ids.stop <= 2**63:
             return cls(ids)
-        names = [plain(name) for name in ids]
-        kinds = {type(name) for name in names}
-        if not kinds <= {str} and not kinds <= {int}:
-            wrong = next((name for name in names if type(name) not in (str, int)), names[0])
-            raise DataError(f"must be all strings or all integers, got {wrong!r}.", field="ids")
-        try:
-            column = cls(strings(names) if kinds == {str} else np.array(names, np.int64))
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
-        if len(column.row_by_id) < len(names):
-            twice = next(name for row, name in enumerate(names) if column.row_by_id[name] != row)
-            raise DataError(f"{twice!r} is given twice.", field="ids")
+        column = _of_arrow(ids) if isinstance(ids, pyarrow.Array | pyarrow.ChunkedArray) else _of_names(ids)
+        twice = column._duplicate()
+        if twice is not None:
+            raise DataError(f"{column[twice]!r} is given twice.", field="ids")
         return column
 
     def __len__(self) -> int:
@@ -92,6 +89,12 @@ class IdColumn:
             return str(value)
         return int(value)
 
+    def listed(self, rows: Rows) -> list[Id]:
+        """The ids of some rows."""
+        if isinstance(self.values, pyarrow.LargeStringArray):
+            return list(self.values.take(pyarrow.array(rows)).to_pylist())
+        return [self[row] for row in rows.tolist()]
+
     @property
     def kind(self) -> str:
         """One of "range", "integer" and "string"."""
@@ -100,10 +103,13 @@ class IdColumn:
         return "integer" if isinstance(self.values, np.ndarray) else "string"
 
     @cached_property
-    def row_by_id(self) -> Mapping[Id, int]:
-        """Row of each id; built when first needed."""
-        values = self.values if isinstance(self.values, range) else self.values.tolist()
-        return {name: row for row, name in enumerate(values)}
+    def lookup(self) -> Lookup:
+        """(N,) keys in ascending order, and the row of each. The key is the integer itself, or xxh3 of the string."""
+        if self.stored is not None:
+            return self.stored
+        keys = self._keys()
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
 
     @property
     def next(self) -> int:
@@ -123,43 +129,29 @@ class IdColumn:
             raise DataError(f"must be given: the numbering cannot continue after {largest}.", option="ids")
         return max(largest, -1) + 1
 
-    def known(self, ids: Iterable[Id]) -> list[bool]:
-        """Whether each of these is in the column."""
-        kind = str if self.kind == "string" else int
-        found = self.values if isinstance(self.values, range) else self.row_by_id
-        return [type(plain(name)) is kind and plain(name) in found for name in ids]
-
-    def rows_of(self, ids: Sequence[Id]) -> Rows:
-        """(n,) int64 rows of n ids.
-
-        Raises:
-            DataError: an id is unknown.
-        """
-        if isinstance(ids, str):
-            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
-        for name, is_known in zip(ids, self.known(ids), strict=True):
-            if not is_known:
-                raise DataError(f"{name!r} is not in the index of {len(self):,} items.", field="ids")
+    def find(self, ids: IdColumn | Sequence[Id]) -> Rows:
+        """(n,) row of each of n ids, -1 where it is not in the column."""
+        if not isinstance(ids, IdColumn):
+            return self._find_names(ids)
+        if not len(self) or not len(ids) or (self.kind == "string") != (ids.kind == "string"):
+            return np.full(len(ids), -1, np.int64)
         if isinstance(self.values, range):
-            return np.array([self.values.index(int(name)) for name in ids], np.int64)
-        return np.array([self.row_by_id[plain(name)] for name in ids], np.int64)
+            wanted = np.asarray(ids.values, np.int64)
+            return np.where((wanted >= self.values.start) & (wanted < self.values.stop), wanted - self.values.start, -1)
+        keys, rows = self.lookup
+        hashes = ids._keys()
+        place = np.searchsorted(keys, hashes)
+        nearest = np.minimum(place, len(keys) - 1)
+        out = np.where(keys[nearest] == hashes, rows[nearest], -1)
+        return self._checked(out, ids, keys, place) if self.kind == "string" else out
 
     def append(self, other: IdColumn) -> IdColumn:
-        """Concatenate.
-
-        Raises:
-            DataError: an id in both, or ids of another kind.
-        """
+        """Concatenate ids that are known to differ."""
         if not len(self) or not len(other):
             return other if not len(self) else self
-        if (self.kind == "string") != (other.kind == "string"):
-            raise DataError(f"new ids of kind {other.kind} cannot be added to ids of kind {self.kind}.", field="ids")
         mine, theirs = self.values, other.values
         if isinstance(mine, range) and isinstance(theirs, range) and mine.stop == theirs.start:
             return IdColumn(range(mine.start, theirs.stop))
-        known = self.known(other[row] for row in range(len(other)))
-        if any(known):
-            raise DataError(f"{other[known.index(True)]!r} is already in the index.", field="ids")
         if self.kind == "string":
             return IdColumn(pyarrow.concat_arrays([mine, theirs]))
         return IdColumn(np.concatenate([np.asarray(mine, np.int64), np.asarray(theirs, np.int64)]))
@@ -174,135 +166,91 @@ class IdColumn:
         """Arrays and header for a file."""
         if isinstance(self.values, range):
             return {}, {"ids": "range", "first_id": self.values.start}
+        keys, rows = self.lookup
+        lookup = {"id_keys": keys, "id_rows": rows}
         if isinstance(self.values, np.ndarray):
-            return {"ids": self.values}, {"ids": "integer"}
-        return text_arrays(self.values, "ids"), {"ids": "string"}
+            return {"ids": self.values, **lookup}, {"ids": "integer"}
+        return {**text_arrays(self.values, "ids"), **lookup}, {"ids": "string"}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> IdColumn:
-        """Inverse of `to_arrays`."""
+        """Inverse of `to_arrays`; files of earlier versions have no lookup."""
         if header["ids"] == "range":
             return cls(range(header["first_id"], header["first_id"] + header["count"]))
-        return cls(arrays["ids"] if header["ids"] == "integer" else text_column(arrays, "ids"))
+        lookup = (arrays["id_keys"], arrays["id_rows"]) if "id_keys" in arrays else None
+        return cls(arrays["ids"] if header["ids"] == "integer" else text_column(arrays, "ids"), lookup)
+
+    def _keys(self) -> NDArray[np.uint64]:
+        if isinstance(self.values, pyarrow.LargeStringArray):
+            hashed = map(xxhash.xxh3_64_intdigest, self.values.cast(pyarrow.large_binary()).to_pylist())
+            return np.fromiter(hashed, np.uint64, len(self.values))
+        return np.asarray(self.values, np.int64).view(np.uint64)
+
+    def _duplicate(self) -> int | None:
+        """Row of an id that an earlier row has, if there is one."""
+        keys, rows = self.lookup
+        for place in np.flatnonzero(keys[1:] == keys[:-1]):
+            first = int(np.searchsorted(keys, keys[place]))
+            names = [self[int(row)] for row in rows[first : place + 2]]
+            if names[-1] in names[:-1]:
+                return int(rows[place + 1])
+        return None
+
+    def _find_names(self, ids: Sequence[Id]) -> Rows:
+        names, kind = [plain(name) for name in ids], str if self.kind == "string" else int
+        out = np.full(len(names), -1, np.int64)
+        usable = [row for row, name in enumerate(names) if type(name) is kind and _storable(name)]
+        if usable:
+            out[usable] = self.find(_of_names([names[row] for row in usable]))
+        return out
+
+    def _checked(self, out: Rows, ids: IdColumn, keys: NDArray[np.uint64], place: Rows) -> Rows:
+        """Compare the strings themselves: two strings may have one hash."""
+        found = np.flatnonzero(out >= 0)
+        for at, mine, wanted in zip(found.tolist(), self.listed(out[found]), ids.listed(found), strict=True):
+            if mine != wanted:
+                last = int(np.searchsorted(keys, keys[place[at]], side="right"))
+                rows = self.lookup[1][place[at] : last].tolist()
+                out[at] = next((row for row in rows if self[row] == wanted), -1)
+        return out
 
 
-@dataclass(frozen=True, eq=False)
-class PayloadColumn:
-    """A JSON object per row, stored as text and parsed on access; nothing is stored while all are empty.
-
-    Attributes:
-        count: number of rows. texts: (count,) JSON, None while all are empty.
-    """
-
-    count: int
-    texts: pyarrow.LargeStringArray | None = None
-
-    @classmethod
-    def of(cls, payloads: Sequence[Mapping[str, Any]] | None, ids: IdColumn) -> PayloadColumn:
-        """A column of these objects.
-
-        Raises:
-            DataError: a payload is not a JSON object; names its id.
-        """
-        if payloads is None:
-            return cls(len(ids))
-        return cls(len(ids), strings(_to_json(payload, ids[row]) for row, payload in enumerate(payloads)))
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        return {} if self.texts is None else dict(json.loads(str(self.texts[row])))
-
-    def append(self, other: PayloadColumn) -> PayloadColumn:
-        """Concatenate."""
-        if self.texts is None and other.texts is None:
-            return PayloadColumn(self.count + other.count)
-        return PayloadColumn(self.count + other.count, pyarrow.concat_arrays([self._written(), other._written()]))
-
-    def take(self, rows: Rows) -> PayloadColumn:
-        """Some of the payloads, in the order given."""
-        return PayloadColumn(len(rows), None if self.texts is None else self.texts.take(pyarrow.array(rows)))
-
-    def matching(self, where: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """(count,) bool, rows with these values: equal, or contained in a list of the payload."""
-        return np.fromiter((_matches(self[row], where) for row in range(self.count)), np.bool_, self.count)
-
-    def read_conditions(self, typed: Mapping[str, str]) -> dict[str, Any]:
-        """Typed conditions -> values for `matching`, each of the type that the payloads have.
-
-        A condition is text if some payload has that text, else it is read as JSON: 1 is the label "1" where a payload
-        has it, else the number.
-
-        Raises:
-            DataError: no payload has such a field, or such a value of it.
-
-        Example:
-            >>> column = PayloadColumn.of([{"labels": ["1", "dog"], "year": 2001}], IdColumn.of(["a"]))
-            >>> column.read_conditions({"labels": "1", "year": "2001"})
-            {'labels': '1', 'year': 2001}
-        """
-        return {field: self._read_condition(field, text) for field, text in typed.items()}
-
-    def _read_condition(self, field: str, text: str) -> Any:
-        for reading in (text, *_as_json(text)):
-            if any(_holds(self[row].get(field, _MISSING), reading) for row in range(self.count)):
-                return reading
-        fields = sorted({name for row in range(self.count) for name in self[row]})
-        if field not in fields:
-            known = f"choose from {', '.join(fields)}" if fields else "the items have no fields"
-            raise DataError(f"no item has a field {field!r}; {known}.", option="where")
-        raise DataError(f"no item has {field}={text}.", option="where", hint="Check the spelling; case matters.")
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays for a file."""
-        return {} if self.texts is None else text_arrays(self.texts, "payloads")
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int) -> PayloadColumn:
-        """Inverse of `to_arrays`."""
-        return cls(count, text_column(arrays, "payloads") if "payloads" in arrays else None)
-
-    def _written(self) -> pyarrow.LargeStringArray:
-        return strings([EMPTY] * self.count) if self.texts is None else self.texts
-
-
-def _to_json(payload: Mapping[str, Any], name: Id) -> str:
-    if not isinstance(payload, Mapping):
-        raise DataError(f"that of id {name!r} must be a JSON object, got {type(payload).__name__}.", field="payloads")
+def _of_arrow(ids: Any) -> IdColumn:
+    array = ids.combine_chunks() if isinstance(ids, pyarrow.ChunkedArray) else ids
+    if array.null_count:
+        raise DataError("an id is null.", field="ids")
+    kind = array.type.value_type if pyarrow.types.is_dictionary(array.type) else array.type
+    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+        return IdColumn(pyarrow.concat_arrays([array.cast(pyarrow.large_string())]))
+    if not pyarrow.types.is_integer(kind):
+        raise DataError(f"must be strings or integers, got Arrow {kind}.", field="ids")
     try:
-        text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False)
-        text.encode()
-        if not _has_text_keys(payload):
-            raise TypeError("keys must be strings")
-        return text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"that of id {name!r} is not valid JSON: {error}.", field="payloads") from None
+        return IdColumn(np.array(array.cast(pyarrow.int64()).to_numpy(zero_copy_only=False)))
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
 
 
-def _has_text_keys(value: Any) -> bool:
-    """Whether all keys are strings, at any depth: JSON would convert others to strings."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _has_text_keys(inner) for key, inner in value.items())
-    return all(map(_has_text_keys, value)) if isinstance(value, list | tuple) else True
-
-
-def _matches(payload: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    return all(_holds(payload.get(field, _MISSING), wanted) for field, wanted in where.items())
-
-
-def _holds(value: Any, wanted: Any) -> bool:
-    """Whether a value of a payload is the wanted one, or a list that contains it; true and 1 differ."""
-    return _same(value, wanted) or (isinstance(value, list) and any(_same(each, wanted) for each in value))
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
-
-
-def _as_json(text: str) -> list[Any]:
-    """The JSON value of a text, if it is valid JSON: a number, true, false, null, or a quoted text."""
+def _of_names(ids: Any) -> IdColumn:
+    names = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    kinds = set(map(type, names))
+    if not kinds <= {str} and not kinds <= {int}:
+        names = [plain(name) for name in names]
+        kinds = set(map(type, names))
+    if not kinds <= {str} and not kinds <= {int}:
+        wrong = next((name for name in names if type(name) not in (str, int)), names[0])
+        raise DataError(f"must be all strings or all integers, got {wrong!r}.", field="ids")
     try:
-        return [json.loads(text)]
-    except (ValueError, RecursionError):
-        return []
+        return IdColumn(strings(names) if kinds == {str} else np.array(names, np.int64))
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
+
+
+def _storable(name: Id) -> bool:
+    """Whether a column can hold the id at all."""
+    if isinstance(name, int):
+        return -(2**63) <= name < 2**63
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

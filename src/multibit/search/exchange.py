@@ -1,17 +1,23 @@
-"""Codes in files of other tools: packed `.npy`, faiss binary indices, and the hash-code `.mat` of the field."""
+"""Indices and codes in files of other tools: Parquet, packed `.npy`, faiss binary indices, the `.mat` of the field."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import scipy.io
 
 from multibit.codes import CodedItems, Codes
 from multibit.errors import DataError, MissingExtraError
 from multibit.files import replacing
 from multibit.search.code_files import CodeFile
+from multibit.search.columns import IdColumn
+from multibit.search.index import Index
+from multibit.search.metadata import Metadata
 
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
 
@@ -72,6 +78,92 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
         return Codes.from_bytes(packed, bits)
     except DataError as error:
         raise error.within(source) from None
+
+
+ID, CODE = "id", "code"  # columns of a Parquet file, next to those of the metadata
+FACTS = b"multibit"  # key of the model, the modality and the kinds in a Parquet file
+ROWS = 100_000  # of a row group
+
+
+def export_index(index: Index, path: Path | str, bits: int | None = None) -> None:
+    """Write an index to Parquet, which DuckDB, Polars, pandas and Lance read.
+
+    The columns: `id`; the metadata fields; and `code`, binary of fixed size: the bits in the order of `np.packbits`,
+    view after view.
+
+    Args:
+        index: not empty. path: ending in .parquet. bits: prefix length; the full length when None.
+
+    Raises:
+        DataError: another extension, an empty index, or a field that is named like one of the two columns.
+    """
+    target = Path(path)
+    if target.suffix != ".parquet":
+        raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
+    codes = index.codes
+    if codes is None:
+        raise DataError("the index is empty, so it cannot be exported.", file=target)
+    for name in (ID, CODE):
+        if name in index.fields:
+            raise DataError(f"a field is named {name!r}, as a column of the file.", field=name, hint="Rename it.")
+    length = codes.check_length(bits)
+    table = index.payloads.to_table()
+    values = index.ids.values
+    ids = values if isinstance(values, pyarrow.LargeStringArray) else pyarrow.array(np.asarray(values, np.int64))
+    packed = np.ascontiguousarray(codes.prefix(length).to_bytes()).reshape(len(codes), -1)
+    column = pyarrow.FixedSizeBinaryArray.from_buffers(
+        pyarrow.binary(packed.shape[1]), len(packed), [None, pyarrow.py_buffer(packed)]
+    )
+    facts = {
+        "bits": length, "views": codes.views, "model": index.model, "modality": index.modality,
+        "engine": index.engine_name, "fields": index.fields,
+    }  # fmt: skip
+    columns = {ID: ids, **dict(zip(table.column_names, table.columns, strict=True)), CODE: column}
+    whole = pyarrow.table(columns).replace_schema_metadata({FACTS: json.dumps(facts)})
+    with replacing(target) as temporary:
+        pyarrow.parquet.write_table(whole, temporary, row_group_size=ROWS)
+
+
+def import_index(path: Path | str, bits: int | None = None) -> Index:
+    """Read a Parquet file that `export_index` wrote, or one of another tool with a column `code`.
+
+    Args:
+        path: with a column `code` (packed bits, binary of fixed size), and `id` or the items are numbered.
+        bits: code length; that of the file, or all bits, when None.
+
+    Raises:
+        DataError: unreadable, no codes, null or different sizes in them, invalid ids, or too many bits.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise DataError("no such file.", file=source)
+    try:
+        table = pyarrow.parquet.read_table(source)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
+    found = (table.schema.metadata or {}).get(FACTS)
+    facts: dict[str, Any] = json.loads(found) if found else {}
+    try:
+        codes = _packed_column(table, facts.get("views", 1), bits or facts.get("bits"))
+        ids = IdColumn.of(table.column(ID) if ID in table.column_names else range(len(codes)))
+        metadata = Metadata.of(table.drop_columns([name for name in (ID, CODE) if name in table.column_names]), ids)
+        kinds = {name: facts.get("fields", {}).get(name, kind) for name, kind in metadata.kinds.items()}
+        index = Index(facts.get("model", ""), facts.get("engine", "exact"), facts.get("modality", ""))
+        index.add(ids, codes, Metadata(len(metadata), metadata.columns, kinds))
+    except DataError as error:
+        raise error.within(source) from None
+    return index
+
+
+def _packed_column(table: Any, views: int, bits: int | None) -> Codes:
+    if CODE not in table.column_names:
+        raise DataError(f"no column {CODE!r}; found {', '.join(table.column_names)}.", field=CODE)
+    values = table.column(CODE).to_pylist()
+    sizes = {None if value is None else len(value) for value in values if isinstance(value, bytes | None)}
+    if len(sizes) != 1 or None in sizes or not isinstance(values[0], bytes):
+        raise DataError("need packed codes of one size, without nulls.", field=CODE)
+    packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+    return Codes.from_bytes(packed if views == 1 else packed.reshape(len(values), views, -1), bits)
 
 
 def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: int | None = None) -> None:

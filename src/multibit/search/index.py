@@ -1,8 +1,10 @@
-"""The index: nested codes with ids and payloads, and exact search at any length of the stored code."""
+"""The index: nested codes with ids and metadata, and exact search at any length of the stored code."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,13 @@ from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
 from multibit.errors import ConfigError, DataError, MismatchError, require_known
-from multibit.files import only_writer, read_arrays, require_file, write_arrays
-from multibit.search.columns import Id, IdColumn, PayloadColumn
+from multibit.files import only_writer
+from multibit.search import storage
+from multibit.search.columns import Id, IdColumn
 from multibit.search.engines import ENGINES, Engine
-
-KIND, VERSION = "index", 2  # the version of an index with several codes per item; the others are written as 1
+from multibit.search.filters import Filter, Mask, Where, read_typed
+from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.segments import Chosen, Part, Segment, Version, merge_found
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Hit:
     Attributes:
         rank: from 1. id: of the item.
         distance: number of differing bits; None for a relaxed query.
-        bits: code length of the search. payload: stored with the item.
+        bits: code length of the search. payload: metadata of the item, without null values.
         score: inner product with a relaxed query, larger is nearer; None for a binary query.
     """
 
@@ -43,20 +47,19 @@ class Hit:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchResult:
-    """Results of Q queries, best first, ties by row.
+    """Results of Q queries, best first, ties by age: the item that was added (or last replaced) first comes first.
 
     Attributes:
-        found: rows of the index as it was searched, with distances or, for relaxed queries, scores.
         bits: code length of the search.
     """
 
-    found: Neighbours | ScoredRows
     bits: int
-    _ids: IdColumn
-    _payloads: PayloadColumn
+    _found: Neighbours | ScoredRows  # rows with the removed ones counted
+    _version: Version
+    _fields: Sequence[str] | None = None
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.counts)
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self)} queries, {int(self.counts.sum())} hits at {self.bits} bits)"
@@ -64,12 +67,12 @@ class SearchResult:
     @property
     def rows(self) -> Rows:
         """(Q, k) int64 rows of the index as it was searched, -1 past `counts`."""
-        return self.found.rows
+        return self._version.ordinals(self._found.rows)
 
     @property
     def counts(self) -> Rows:
         """(Q,) int64, number of hits of each query."""
-        return self.found.counts
+        return self._found.counts
 
     @property
     def distances(self) -> NDArray[np.uint16]:
@@ -78,9 +81,9 @@ class SearchResult:
         Raises:
             DataError: the queries were relaxed.
         """
-        if isinstance(self.found, ScoredRows):
+        if isinstance(self._found, ScoredRows):
             raise DataError("relaxed queries have no Hamming distances.", hint="Read the scores instead.")
-        return self.found.distances
+        return self._found.distances
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -89,49 +92,69 @@ class SearchResult:
         Raises:
             DataError: the queries were binary.
         """
-        if isinstance(self.found, Neighbours):
+        if isinstance(self._found, Neighbours):
             raise DataError("binary queries have no scores.", hint="Read the distances instead.")
-        return self.found.scores
+        return self._found.scores
 
     @property
     def ids(self) -> list[list[Id]]:
         """Ids of the hits, one list per query."""
-        return [
-            [self._ids[int(row)] for row in rows[:count]] for rows, count in zip(self.rows, self.counts, strict=True)
-        ]
+        rows = self._found.rows
+        ends = np.cumsum(self.counts).tolist()
+        names = self._ids(rows[np.arange(rows.shape[1]) < self.counts[:, None]])
+        return [names[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
     def hits(self, query: int = 0) -> list[Hit]:
-        """The hits of one query with their payloads."""
-        rows = self.rows[query, : self.counts[query]].tolist()
+        """The hits of one query with their metadata; reads only these items."""
+        rows = self._found.rows[query, : self.counts[query]]
         distances: list[int | None] = [None] * len(rows)
         scores: list[float | None] = [None] * len(rows)
-        if isinstance(self.found, ScoredRows):
-            scores = self.found.scores[query, : len(rows)].tolist()
+        if isinstance(self._found, ScoredRows):
+            scores = self._found.scores[query, : len(rows)].tolist()
         else:
-            distances = self.found.distances[query, : len(rows)].tolist()
+            distances = self._found.distances[query, : len(rows)].tolist()
+        payloads: list[dict[str, Any]] = [{}] * len(rows)
+        for part, places, inner in self._version.by_part(rows):
+            for place, payload in zip(places.tolist(), part.segment.metadata.rows(inner, self._fields), strict=True):
+                payloads[place] = payload
         return [
-            Hit(rank, self._ids[row], distance, self.bits, self._payloads[row], score)
-            for rank, (row, distance, score) in enumerate(zip(rows, distances, scores, strict=True), start=1)
+            Hit(rank, name, distance, self.bits, payload, score)
+            for rank, (name, distance, payload, score) in enumerate(
+                zip(self._ids(rows), distances, payloads, scores, strict=True), start=1
+            )
         ]
+
+    def _ids(self, rows: Rows) -> list[Id]:
+        names: list[Id] = [""] * len(rows)
+        for part, places, inner in self._version.by_part(rows):
+            for place, name in zip(places.tolist(), part.segment.ids.listed(inner), strict=True):
+                names[place] = name
+        return names
 
 
 class Index:
     """Searchable codes of one modality.
 
-    Every change is made in memory, completely or not at all: an error leaves the index unchanged. `save` writes it
-    atomically; use `Index.editing` where several processes change one file.
+    Every change is made in memory, completely or not at all: an error leaves the index unchanged, and results and
+    snapshots that were made before keep their content. On disk an index is a folder: `save` writes it, `open` maps it,
+    and `writer` (or `editing`) changes it in one step, at a cost that follows from the change, not from the size.
+
+    Items are in order of age: an item keeps its place until it is removed or replaced by `upsert`; then it is the last.
 
     Attributes:
-        ids: unique, in row order. payloads: one JSON object per item. codes: N codes, None while empty.
         model: fingerprint of the model that made the codes, "" when unknown. engine_name: one of `ENGINES`.
         modality: "image" or "text", modality of the items; "" when unknown, as in older files.
+        path: where it was opened; None in memory.
 
     Example:
         >>> index = Index()
-        >>> index.add(["a", "b", "c"], Codes.binarize([[1, 1, 1], [1, -1, 1], [-1, -1, -1]]))
+        >>> codes = Codes.binarize([[1, 1, 1], [1, -1, 1], [-1, -1, -1]])
+        >>> index.add(["a", "b", "c"], codes, [{"year": 2001}, {"year": 2010}, {}])
         >>> result = index.search(Codes.binarize([[1, 1, -1]]), k=2)
         >>> result.ids, result.distances
         ([['a', 'b']], array([[1, 2]], dtype=uint16))
+        >>> index.search(codes, k=1, where={"year": {"$gt": 2001}}).hits()[0].payload
+        {'year': 2010}
     """
 
     def __init__(self, model: str = "", engine: str = "exact", modality: str = "") -> None:
@@ -139,76 +162,108 @@ class Index:
         self.model = model
         self.modality = modality
         self.engine_name = engine
-        self.ids = IdColumn(range(0))
-        self.payloads = PayloadColumn(0)
-        self.codes: Codes | None = None
-        self._engine: Engine | None = None
+        self.path: Path | None = None
+        self._version = Version()
+        self._generation = 0
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._version)
 
     def __repr__(self) -> str:
-        size = "empty" if self.codes is None else f"{len(self):,} {self.modality or 'item'}s, {self.codes.bits} bits"
-        views = f", {self.codes.views} views" if self.codes is not None and self.codes.views > 1 else ""
+        first = self._first
+        size = "empty" if first is None else f"{len(self):,} {self.modality or 'item'}s, {first.bits} bits"
+        views = f", {first.views} views" if first is not None and first.views > 1 else ""
         return f"Index({size}{views}, {self.engine_name} engine)"
 
     @property
+    def ids(self) -> IdColumn:
+        """The ids in order; joined when first asked for after a change."""
+        return self._version.ids
+
+    @property
+    def payloads(self) -> Metadata:
+        """The metadata in order; joined when first asked for after a change."""
+        return self._version.metadata
+
+    @property
+    def codes(self) -> Codes | None:
+        """The codes in order, None while empty; joined when first asked for after a change."""
+        return self._version.codes
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the metadata: name -> kind, see `multibit.search.metadata`."""
+        return dict(self._version.kinds)
+
+    @property
+    def bits(self) -> int:
+        """Length of the codes; 0 while empty."""
+        return 0 if self._first is None else self._first.bits
+
+    @property
     def engine(self) -> Engine:
-        """The engine over the current codes, built when first needed after a change.
+        """The engine of the largest segment, built when first needed.
 
         Raises:
             DataError: the index is empty.
         """
-        if self._engine is None:
-            self._engine = ENGINES[self.engine_name](self._filled())
-        return self._engine
+        if not self._version.parts:
+            raise DataError("the index is empty, so it cannot be searched.")
+        return max(self._version.parts, key=lambda part: part.live).engine(self.engine_name)
 
-    def add(self, ids: Sequence[Id] | None, codes: Codes, payloads: Sequence[Mapping[str, Any]] | None = None) -> None:
+    # Changes
+
+    def add(self, ids: Any, codes: Codes, payloads: Any = None) -> None:
         """Append items.
 
         Args:
-            ids: new and unique, all strings or all integers; None continues the numbering.
-            codes: one item each, of the length and the views of the index. payloads: one JSON object per item.
+            ids: new and unique, all strings or all integers, as a sequence, numpy array or Arrow column; None continues
+                the numbering.
+            codes: one item each, of the length and the views of the index.
+            payloads: metadata, one row per item: mappings, an Arrow table, the path of a Parquet file, or a frame of
+                pandas or Polars.
 
         Raises:
-            DataError: counts that differ, a duplicate or existing id, codes of another length or number of views, or a
-                payload that is not a JSON object. ConfigError: several views, which the engine cannot search.
+            DataError: counts that differ, a duplicate or existing id, codes of another length or number of views, a
+                value that is not JSON, a date or a time, or one of another kind than its field has.
+            ConfigError: several views, which the engine cannot search.
         """
-        column = IdColumn.of(range(self.ids.next, self.ids.next + len(codes)) if ids is None else ids)
-        described = self._check(column, codes, payloads)
-        self._replace(
-            self.ids.append(column),
-            codes if self.codes is None else Codes.concatenate([self.codes, codes]),
-            self.payloads.append(described),
-        )
+        column = IdColumn.of(self._numbered(len(codes)) if ids is None else ids)
+        added = self._check(column, codes, payloads)
+        for part in self._version.parts:
+            known = np.flatnonzero(part.find(column) >= 0)
+            if len(known):
+                raise DataError(f"{column[int(known[0])]!r} is already in the index.", field="ids")
+        self._append(self._version.parts, added)
 
-    def upsert(self, ids: Sequence[Id], codes: Codes, payloads: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """Replace existing items in place and append the others; raises as `add`."""
+    def upsert(self, ids: Any, codes: Codes, payloads: Any = None) -> None:
+        """Append items; those with an id that is already there are replaced and are the last now. Raises as `add`."""
         column = IdColumn.of(ids)
-        described = self._check(column, codes, payloads)
-        known = np.array(self.ids.known(column[row] for row in range(len(column))), bool)
-        new, old = np.flatnonzero(~known), np.flatnonzero(known)
-        every = np.arange(len(self) + len(new))  # source of each row: below len(self) an old row, else a new one
-        every[len(self) :] = len(self) + new
-        every[self.ids.rows_of([column[int(row)] for row in old])] = len(self) + old
-        both = codes if self.codes is None else Codes.concatenate([self.codes, codes])
-        self._replace(
-            self.ids.append(column.take(new)) if len(new) else self.ids,
-            both.take(every),
-            self.payloads.append(described).take(every),
-        )
+        added = self._check(column, codes, payloads)
+        parts = []
+        for part in self._version.parts:
+            rows = part.find(column)
+            parts.append(part.without(rows[rows >= 0]))
+        self._append(parts, added)
 
-    def remove(self, ids: Sequence[Id]) -> None:
+    def remove(self, ids: Any) -> None:
         """Remove items; the ids and the order of the others do not change.
 
         Raises:
             DataError: an id is unknown; then nothing is removed.
         """
-        keep = np.ones(len(self), bool)
-        keep[self.ids.rows_of(ids)] = False
-        rows = np.flatnonzero(keep)
-        codes = self.codes.take(rows) if self.codes is not None and len(rows) else None
-        self._replace(self.ids.take(rows), codes, self.payloads.take(rows))
+        parts = [part.without(rows) for part, rows in zip(self._version.parts, self._rows_of(ids), strict=True)]
+        self._version = Version(tuple(parts), self._version.kinds).settled()
+
+    def compact(self) -> None:
+        """Join all segments and drop what was removed; answers do not change."""
+        self._version = self._version.compacted()
+
+    def snapshot(self) -> Index:
+        """The index as it is now, which later changes of this one do not reach; nothing is copied."""
+        index = Index(self.model, self.engine_name, self.modality)
+        index._version = self._version
+        return index
 
     @classmethod
     def merge(cls, parts: Sequence[Index], names: Sequence[str] | None = None) -> Index:
@@ -219,15 +274,15 @@ class Index:
                 as their files; "part 1", ... when None.
 
         Raises:
-            DataError: no part, an id in two of them, or codes of different lengths or views. MismatchError: different
-                models or modalities.
+            DataError: no part, an id in two of them, codes of different lengths or views, or a field of two kinds.
+            MismatchError: different models or modalities.
         """
         if not parts:
             raise DataError("need at least one index to merge.")
         called = names or [f"part {number}" for number in range(1, len(parts) + 1)]
         known = next((part for part in parts if part.modality), parts[0])
         merged = cls(parts[0].model, parts[0].engine_name, known.modality)
-        for name, part in zip(called, parts, strict=True):
+        for number, (name, part) in enumerate(zip(called, parts, strict=True)):
             if part.model != merged.model:
                 models = part.model or "unknown", merged.model or "unknown"
                 problem = f"holds codes of model {models[0]}, but {called[0]} of model {models[1]}."
@@ -236,18 +291,29 @@ class Index:
                 first = called[parts.index(known)]
                 problem = f"is an index of {part.modality}s, but {first} of {merged.modality}s."
                 raise MismatchError(problem, field=name)
-            if part.codes is not None:
-                try:
-                    merged.ids = merged.ids.append(part.ids)
-                except DataError as error:
-                    given = [part.ids[row] for row in range(len(part))]
-                    with_one = (other for other, each in zip(called, parts, strict=True) if any(each.ids.known(given)))
-                    first = next(with_one, called[0])
-                    raise DataError(f"the ids do not fit those of {first}: {error.problem}", field=name) from None
-                merged.payloads = merged.payloads.append(part.payloads)
-        filled = [part.codes for part in parts if part.codes is not None]
-        merged.codes = Codes.concatenate(filled) if filled else None
+            try:
+                merged._join(part, parts[:number], called)
+            except DataError as error:
+                raise DataError(error.problem, field=name) from None
+        merged._version = merged._version.settled()
         return merged
+
+    def _join(self, other: Index, before: Sequence[Index], called: Sequence[str]) -> None:
+        first, theirs = self._first, other._first
+        if first is not None and theirs is not None:
+            self._require_same_codes(theirs)
+            names = other.ids
+            for number, index in enumerate(before):
+                for part in index._version.parts:
+                    known = np.flatnonzero(part.find(names) >= 0)
+                    if len(known):
+                        shared = f"{names[int(known[0])]!r} is in both"
+                        raise DataError(f"the ids do not fit those of {called[number]}: {shared}.")
+            self._require_same_ids(names)
+        kinds = merge_kinds(self._version.kinds, other._version.kinds)
+        self._version = Version((*self._version.parts, *other._version.parts), kinds)
+
+    # Searching
 
     def search(
         self,
@@ -257,23 +323,26 @@ class Index:
         *,
         max_distance: int | None = None,
         among: Sequence[Id] | None = None,
-        where: Mapping[str, Any] | None = None,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
         model: str | None = None,
         threads: int | None = None,
     ) -> SearchResult:
-        """The k nearest items of each query by (distance, row), exactly.
+        """The k nearest items of each query by (distance, age), exactly.
 
         Args:
             codes: Q queries, at least `bits` long. k: number of hits per query; all items when larger.
             bits: prefix length of the search, 1 to B; the full length when None.
             max_distance: largest distance of a hit.
-            among: ids to search among. where: payload values that a hit must have (a list in the payload must contain
-                the value). Filters apply before the ranking: k hits are found where k exist.
+            among: ids to search among. where: filter on the metadata, see `multibit.search.filters`. Filters apply
+                before the ranking: k hits are found where k exist.
+            fields: of the metadata that the hits have; all when None.
             model: fingerprint of the model that made the queries; must be the model of the index.
             threads: all processors when None.
 
         Raises:
-            DataError: k or max_distance out of range, `bits` longer than the codes, or an unknown id.
+            DataError: k or max_distance out of range, `bits` longer than the codes, an unknown id or field, or a filter
+                that does not fit the fields.
             ConfigError: the engine has no filters, or cannot search several views. MismatchError: the index holds codes
                 of another model.
         """
@@ -282,17 +351,22 @@ class Index:
         check_k(k)
         if max_distance is not None:
             check_radius(max_distance, "max_distance")
-        length = (codes if self.codes is None else self.codes).check_length(bits)
-        if self.codes is None:
-            return self._result(Neighbours.allocate(len(codes), k, codes.take([])), length)
+        version, first = self._version, self._first
+        length = (codes if first is None else first).check_length(bits)
+        self._require_fields(fields)
+        if first is None:
+            return SearchResult(length, Neighbours.allocate(len(codes), k, codes.take([])), version)
         codes.check_length(length)
-        self._require_views(codes, self.codes)
-        allowed = self._allowed(among, where)
-        if allowed is not None and not self.engine.capabilities.filters:
+        self._require_views(codes, first)
+        chosen = self._chosen(among, where)
+        if (among is not None or where is not None) and not ENGINES[self.engine_name].capabilities.filters:
             problem = f"the {self.engine_name} engine cannot search with filters."
             raise ConfigError(problem, option="engine", hint="Use the exact engine.")
-        found = self.engine.search(codes, k, length, allowed=allowed, max_distance=max_distance, threads=threads)
-        return self._result(found, length)
+        found = [
+            part.search(self.engine_name, codes, k, length, some, max_distance=max_distance, threads=threads)
+            for part, some in zip(version.parts, chosen, strict=True)
+        ]
+        return SearchResult(length, merge_found(found, version.starts, k), version, fields)
 
     def search_relaxed(
         self,
@@ -302,7 +376,8 @@ class Index:
         *,
         candidates: int | None = None,
         among: Sequence[Id] | None = None,
-        where: Mapping[str, Any] | None = None,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
         threads: int | None = None,
     ) -> SearchResult:
         """The k items of the largest inner product with relaxed queries (asymmetric search), see `nearest_relaxed`.
@@ -310,15 +385,28 @@ class Index:
         Args:
             values: (Q, B) relaxed codes in (-1, 1).
             candidates: score only this many nearest items by Hamming distance; all when None.
-            k, bits, among, where, threads: as in `search`.
+            k, bits, among, where, fields, threads: as in `search`.
 
         Raises:
-            DataError: as `nearest_relaxed`, an unknown id, or an empty index.
+            DataError: as `nearest_relaxed`, an unknown id, field or filter, or an empty index.
         """
-        codes = self._filled()
-        allowed = self._allowed(among, where)
+        codes, version = self.codes, self._version
+        if codes is None:
+            raise DataError("the index is empty, so it cannot be searched.")
+        self._require_fields(fields)
+        allowed = None
+        if among is not None or where is not None:
+            masks = [_as_mask(part, some) for part, some in zip(version.parts, self._chosen(among, where), strict=True)]
+            allowed = np.concatenate(masks)
         found = nearest_relaxed(values, codes, k, bits, candidates=candidates, allowed=allowed, threads=threads)
-        return self._result(found, codes.check_length(bits))
+        if len(version.removed):
+            every = np.delete(np.arange(version.starts[-1]), version.removed)
+            found = ScoredRows(np.where(found.rows < 0, -1, every[found.rows]), found.scores, found.counts)
+        return SearchResult(codes.check_length(bits), found, version, fields)
+
+    def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
+        """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
+        return read_typed(typed, [part.segment.metadata for part in self._version.parts], self._version.kinds)
 
     def require_model(self, model: str) -> None:
         """Refuse to compare codes of different models, whose bits have different meanings.
@@ -332,77 +420,150 @@ class Index:
                 hint="Build the index again with this model.",
             )
 
+    # On disk
+
     def save(self, path: Path | str) -> None:
-        """Write to one file, atomically: readers see the old index or the new one.
+        """Write to a folder, atomically: readers see the old index or the new one.
 
         Raises:
-            DataError: the index is empty. BusyError: another process is writing this file.
+            DataError: the index is empty. BusyError: another process is writing this index.
         """
-        with only_writer(Path(path)):
-            self._write(Path(path))
+        with _writing(Path(path)):
+            storage.write(Path(path), self._version, self._facts)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Index:
+        """Map an index on disk: pages are read when used. `writer` changes it, `refresh` reads the newest version.
+
+        Raises:
+            FormatError: truncated, newer, or another kind of file; names the file.
+        """
+        return cls.load(path, verify=False)
 
     @classmethod
     def load(cls, path: Path | str, *, verify: bool = True) -> Index:
-        """Memory-map a file that `save` wrote; changes to the index never reach the file.
+        """Open an index after comparing its checksums; changes in memory never reach the disk.
 
         Args:
-            path: of the file. verify: compare the checksum, which reads every byte once.
+            path: a folder, or a single file of an earlier version. verify: read every byte once.
 
         Raises:
-            FormatError: corrupt or truncated, newer, or another kind of file.
+            FormatError: corrupt or truncated, newer, or another kind of file; names the file.
         """
-        arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION, verify=verify)
-        index = cls(header["model"], header["engine"], header.get("modality", ""))
-        index._replace(
-            IdColumn.from_arrays(arrays, header),
-            Codes(arrays["words"], header["bits"], header.get("views", 1)),
-            PayloadColumn.from_arrays(arrays, header["count"]),
-        )
+        stored = storage.read(Path(path), verify=verify)
+        index = cls(stored.facts["model"], stored.facts["engine"], stored.facts["modality"])
+        index.path, index._version, index._generation = Path(path), stored.version, stored.generation
         return index
+
+    def refresh(self) -> bool:
+        """Read the newest version from the disk; changes in memory are lost.
+
+        Returns:
+            Whether there was a newer one.
+
+        Raises:
+            ConfigError: the index was not opened. FormatError: as `open`.
+        """
+        path = self._opened()
+        if self._generation and self._generation == storage.generation_of(path):
+            return False
+        stored = storage.read(path, verify=False, known=self._version)
+        self.model, self.modality = stored.facts["model"], stored.facts["modality"]
+        self._version, self._generation = stored.version, stored.generation
+        return True
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[Index]:
+        """Change the index on disk as its only writer, starting from the newest version; then `refresh`.
+
+        An error inside leaves it unchanged. Readers are not blocked.
+
+        Raises:
+            ConfigError: the index was not opened. BusyError: another process is writing it.
+
+        Example:
+            >>> import tempfile
+            >>> index, folder = Index(), Path(tempfile.mkdtemp()) / "a.mbx"
+            >>> index.add(["a"], Codes.binarize([[1, 1]]))
+            >>> index.save(folder)
+            >>> opened = Index.open(folder)
+            >>> with opened.writer() as writer:
+            ...     writer.upsert(["a", "b"], Codes.binarize([[1, -1], [-1, -1]]))
+            >>> opened.search(Codes.binarize([[1, -1]])).ids
+            [['a', 'b']]
+        """
+        path = self._opened()
+        with Index.editing(path) as index:
+            yield index
+        self.refresh()
 
     @classmethod
     @contextlib.contextmanager
     def editing(cls, path: Path | str) -> Iterator[Index]:
-        """Load, change and save an index while no other process can write it.
+        """Open, change and save an index while no other process can write it.
 
-        An error inside leaves the file unchanged. Readers are not blocked.
+        An error inside leaves it unchanged. Readers are not blocked.
 
         Raises:
-            BusyError: another process is writing this file. FormatError: as `load`.
+            BusyError: another process is writing this index. FormatError: as `open`.
         """
-        require_file(Path(path), KIND)
-        with only_writer(Path(path)):
-            index = cls.load(path)
+        target = Path(path)
+        if not target.exists():
+            cls.open(target)  # raises FormatError
+        with _writing(target):
+            index = cls.open(target)
             yield index
-            index._write(Path(path))
+            storage.write(target, index._version, index._facts)
 
-    def _write(self, path: Path) -> None:
-        if self.codes is None:
-            raise DataError("an empty index cannot be saved.", file=path, hint="Delete its file instead.")
-        id_arrays, id_header = self.ids.to_arrays()
-        arrays = {"words": self.codes.words, **id_arrays, **self.payloads.to_arrays()}
-        header = {
-            "bits": self.codes.bits, "count": len(self), "model": self.model, "engine": self.engine_name,
-            "modality": self.modality, **id_header, **self.codes.more_views,
-        }  # fmt: skip
-        write_arrays(path, arrays, header, kind=KIND, version=VERSION if self.codes.more_views else 1)
+    def _opened(self) -> Path:
+        if self.path is None:
+            raise ConfigError("the index is in memory only.", hint="Save it, then open it with Index.open.")
+        return self.path
 
-    def _filled(self) -> Codes:
-        if self.codes is None:
-            raise DataError("the index is empty, so it cannot be searched.")
-        return self.codes
+    @property
+    def _facts(self) -> dict[str, str]:
+        return {"model": self.model, "engine": self.engine_name, "modality": self.modality}
 
-    def _check(self, ids: IdColumn, codes: Codes, payloads: Sequence[Mapping[str, Any]] | None) -> PayloadColumn:
-        """Refuse items that do not fit, before anything is changed."""
-        given = len(ids) if payloads is None else len(payloads)
+    # Checks
+
+    @property
+    def _first(self) -> Codes | None:
+        """Codes that have the length and the views of the index; None while empty."""
+        return self._version.parts[0].segment.codes if self._version.parts else None
+
+    def _check(self, ids: IdColumn, codes: Codes, payloads: Any) -> tuple[Segment, dict[str, str]]:
+        """Refuse items that do not fit, before anything is changed; the new segment and all kinds of fields."""
+        given = len(ids) if payloads is None or isinstance(payloads, str | Path) else len(payloads)
         if not len(ids) == len(codes) == given:
             raise DataError(f"{len(ids)} ids, {len(codes)} codes, {given} payloads: the counts must be equal.")
-        if self.codes is not None and codes.bits != self.codes.bits:
-            raise DataError(f"have {codes.bits} bits, the index has {self.codes.bits}.", field="codes")
-        if self.codes is not None and codes.views != self.codes.views:
-            raise DataError(f"{codes.views} per item, the index has {self.codes.views}.", field="codes")
+        self._require_same_codes(codes)
         self._require_views(codes)
-        return PayloadColumn.of(payloads, ids)
+        self._require_same_ids(ids)
+        kinds = self._version.kinds
+        metadata = Metadata.of(payloads, ids, kinds)
+        if len(metadata) != len(ids):
+            problem = f"{len(ids)} ids, {len(codes)} codes, {len(metadata)} payloads: the counts must be equal."
+            raise DataError(problem)
+        return Segment(codes, ids, metadata), merge_kinds(kinds, metadata.kinds)
+
+    def _require_same_codes(self, codes: Codes) -> None:
+        first = self._first
+        if first is not None and codes.bits != first.bits:
+            raise DataError(f"have {codes.bits} bits, the index has {first.bits}.", field="codes")
+        if first is not None and codes.views != first.views:
+            raise DataError(f"{codes.views} per item, the index has {first.views}.", field="codes")
+
+    def _require_same_ids(self, ids: IdColumn) -> None:
+        """Refuse strings next to integers."""
+        if self._version.parts and len(ids):
+            kind = self._version.parts[0].segment.ids.kind
+            if (kind == "string") != (ids.kind == "string"):
+                raise DataError(f"new ids of kind {ids.kind} cannot be added to ids of kind {kind}.", field="ids")
+
+    def _require_fields(self, fields: Sequence[str] | None) -> None:
+        """Refuse a field that no item has."""
+        for name in fields or ():
+            require_known("field", name, self._version.kinds, option="fields")
 
     def _require_views(self, *codes: Codes) -> None:
         """Refuse items with several codes where the engine cannot search them."""
@@ -411,20 +572,56 @@ class Index:
             problem = f"the {self.engine_name} engine cannot search items with {most} codes each."
             raise ConfigError(problem, option="engine", hint="Use the exact engine.")
 
-    def _replace(self, ids: IdColumn, codes: Codes | None, payloads: PayloadColumn) -> None:
-        self.ids, self.payloads = ids, payloads
-        self.codes = codes if codes is not None and len(codes) else None
-        self._engine = None
+    def _append(self, parts: Sequence[Part], added: tuple[Segment, dict[str, str]]) -> None:
+        segment, kinds = added
+        more = (Part(segment),) if len(segment) else ()
+        self._version = Version((*parts, *more), kinds).settled()
 
-    def _allowed(self, among: Sequence[Id] | None, where: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-        if among is None and where is None:
-            return None
-        allowed = np.ones(len(self), bool) if where is None else self.payloads.matching(where)
-        if among is not None:
-            chosen = np.zeros(len(self), bool)
-            chosen[self.ids.rows_of(among)] = True
-            allowed &= chosen
-        return allowed
+    def _numbered(self, count: int) -> range:
+        """The ids that continue the numbering."""
+        columns = [
+            part.segment.ids if part.alive is None else part.segment.ids.take(part.rows) for part in self._version.parts
+        ]
+        first = max((column.next for column in columns), default=0)
+        return range(first, first + count)
 
-    def _result(self, found: Neighbours | ScoredRows, bits: int) -> SearchResult:
-        return SearchResult(found, bits, self.ids, self.payloads)
+    def _rows_of(self, ids: Any) -> list[Rows]:
+        """Rows of some ids, of each part.
+
+        Raises:
+            DataError: an id is unknown.
+        """
+        if isinstance(ids, str):
+            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+        found = [part.find(ids) for part in self._version.parts]
+        best = np.max([np.full(len(ids), -1), *found], axis=0)
+        if best.min(initial=0) < 0:
+            raise DataError(f"{ids[int(best.argmin())]!r} is not in the index of {len(self):,} items.", field="ids")
+        return [rows[rows >= 0] for rows in found]
+
+    def _chosen(self, among: Sequence[Id] | None, where: Where | None) -> list[Chosen | None]:
+        """The rows of each part that may be found."""
+        version = self._version
+        condition = None if where is None else Filter.parse(where, version.kinds)
+        rows: Sequence[Rows | None] = [None] * len(version.parts) if among is None else self._rows_of(among)
+        return [part.choose(condition, version.kinds, some) for part, some in zip(version.parts, rows, strict=True)]
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Be the only writer of an index, and remove what interrupted writers left in it and next to it."""
+    with only_writer(path, ("*",)):
+        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        yield
+
+
+def _as_mask(part: Part, chosen: Chosen | None) -> Mask:
+    """(live rows,) bool of the chosen rows."""
+    mask = np.ones(len(part.segment), bool)
+    if chosen is not None and chosen.rows is not None:
+        mask[:] = False
+        mask[chosen.rows] = True
+    elif chosen is not None and chosen.mask is not None:
+        mask = chosen.mask
+    return mask if part.alive is None else mask[part.alive]

@@ -1,0 +1,329 @@
+"""Segments: the immutable pieces of an index, and the removed rows of each.
+
+The rows of an index are those of its segments, in order, without the removed ones. New items are appended as a new
+segment, so rows are in order of age. Segments are merged by this policy, which keeps the order: a segment of which more
+than a quarter is removed is written again; and when the last eight segments are of the size of the last one or smaller
+(a size is a power of eight), they become one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from multibit.arrays import Rows
+from multibit.codes import Codes
+from multibit.codes.distance import Neighbours, nearest
+from multibit.search.columns import Id, IdColumn
+from multibit.search.engines import ENGINES, Engine
+from multibit.search.filters import Filter, Mask
+from multibit.search.metadata import Kinds, Metadata
+
+FEW = 0.01  # share of the rows below which only the rows that pass a filter are compared
+REMOVED = 0.25  # share of removed rows above which a segment is written again
+FANOUT = 8  # segments of one size that become one
+SMALL = 1024  # items; segments up to this are of the smallest size
+LEAST_CACHE = 1 << 20  # bytes of the cached filters of a segment: at least this, at most the size of its codes
+
+
+class Chosen(NamedTuple):
+    """Rows of a segment that a search may find: a mask, or the rows themselves where they are few."""
+
+    mask: Mask | None = None
+    rows: Rows | None = None
+
+    @classmethod
+    def of(cls, mask: Mask) -> Chosen:
+        """The compact form of a mask."""
+        if np.count_nonzero(mask) <= FEW * len(mask):
+            return cls(rows=np.flatnonzero(mask))
+        return cls(mask=mask)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(each.nbytes for each in self if each is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Items that are never changed.
+
+    Attributes:
+        codes: N codes. ids, metadata: of the N items. file: where it is stored, None in memory.
+    """
+
+    codes: Codes
+    ids: IdColumn
+    metadata: Metadata
+    file: Path | None = None
+    _engines: dict[str, Engine] = field(default_factory=dict, repr=False)
+    _filters: OrderedDict[str, Chosen] = field(default_factory=OrderedDict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def engine(self, name: str) -> Engine:
+        """The engine over all rows, built when first needed."""
+        if name not in self._engines:
+            self._engines[name] = ENGINES[name](self.codes)
+        return self._engines[name]
+
+    def passing(self, condition: Filter, kinds: Kinds) -> Chosen:
+        """The rows that a filter passes; the latest filters are kept, in at most the memory of the codes."""
+        with self._lock:
+            known = self._filters.get(condition.key)
+            if known is not None:
+                self._filters.move_to_end(condition.key)
+                return known
+        found = Chosen.of(condition.mask(self.metadata, kinds))
+        with self._lock:
+            self._filters[condition.key] = found
+            limit = max(LEAST_CACHE, self.codes.nbytes)
+            while len(self._filters) > 1 and sum(each.nbytes for each in self._filters.values()) > limit:
+                self._filters.popitem(last=False)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A segment and its removed rows.
+
+    Attributes:
+        segment: N items. removed: (N,) bool; None where nothing is removed. file: of the removed rows, None in memory.
+    """
+
+    segment: Segment
+    removed: Mask | None = None
+    file: Path | None = None
+    _engines: dict[str, Engine] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def live(self) -> int:
+        """Number of rows that are not removed."""
+        return len(self.segment) - (0 if self.removed is None else int(np.count_nonzero(self.removed)))
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows that are not removed."""
+        return np.arange(len(self.segment)) if self.removed is None else np.flatnonzero(~self.removed)
+
+    @cached_property
+    def alive(self) -> Mask | None:
+        """(N,) bool, the rows that are not removed; None for all."""
+        return None if self.removed is None else ~self.removed
+
+    def find(self, ids: IdColumn | Sequence[Id]) -> Rows:
+        """(n,) row of each of n ids, -1 where it is unknown or removed."""
+        rows = self.segment.ids.find(ids)
+        if self.removed is not None:
+            rows[(rows >= 0) & self.removed[rows]] = -1
+        return rows
+
+    def without(self, rows: Rows) -> Part:
+        """The part with some rows removed."""
+        if not len(rows):
+            return self
+        removed = np.zeros(len(self.segment), bool) if self.removed is None else self.removed.copy()
+        removed[rows] = True
+        return Part(self.segment, removed)
+
+    def written(self) -> Segment:
+        """A segment of the rows that are not removed."""
+        if self.alive is None:
+            return self.segment
+        whole = self.segment
+        return Segment(whole.codes.take(self.rows), whole.ids.take(self.rows), whole.metadata.take(self.rows))
+
+    def engine(self, name: str) -> Engine:
+        """The engine that searches this part; one without filters sees only the rows that are not removed."""
+        if self.removed is None or ENGINES[name].capabilities.filters:
+            return self.segment.engine(name)
+        if name not in self._engines:
+            self._engines[name] = ENGINES[name](self.segment.codes.take(self.rows))
+        return self._engines[name]
+
+    def choose(self, condition: Filter | None, kinds: Kinds, among: Rows | None) -> Chosen | None:
+        """The rows that may be found; None for all.
+
+        Args:
+            condition: filter. kinds: of the fields of the index. among: rows of this part.
+        """
+        passing = None if condition is None else self.segment.passing(condition, kinds)
+        if among is not None:
+            rows = np.unique(among)
+            if passing is not None and passing.mask is not None:
+                rows = rows[passing.mask[rows]]
+            elif passing is not None and passing.rows is not None:
+                rows = np.intersect1d(rows, passing.rows, assume_unique=True)
+            return Chosen(rows=rows)
+        if passing is None:
+            return None if self.alive is None else Chosen(mask=self.alive)
+        if self.alive is None:
+            return passing
+        if passing.rows is not None:
+            return Chosen(rows=passing.rows[self.alive[passing.rows]])
+        return Chosen(mask=None if passing.mask is None else passing.mask & self.alive)
+
+    def search(
+        self,
+        engine: str,
+        queries: Codes,
+        k: int,
+        bits: int,
+        chosen: Chosen | None,
+        *,
+        max_distance: int | None,
+        threads: int | None,
+    ) -> Neighbours:
+        """The k nearest rows of each query, as `Engine.search`, among the chosen ones."""
+        if chosen is not None and chosen.rows is not None:
+            rows, codes = chosen.rows, self.segment.codes
+            found = nearest(
+                queries, codes.take(rows), k, bits, max_distance=max_distance, threads=threads
+            )  # few rows need no other engine
+            mapped = np.where(found.rows >= 0, rows[found.rows], -1) if len(rows) else found.rows
+            return Neighbours(mapped, found.distances, found.counts)
+        searcher = self.engine(engine)
+        if not searcher.capabilities.filters:
+            found = searcher.search(queries, k, bits, max_distance=max_distance, threads=threads)
+            if self.alive is None:
+                return found
+            return Neighbours(np.where(found.rows >= 0, self.rows[found.rows], -1), found.distances, found.counts)
+        allowed = None if chosen is None else chosen.mask
+        return searcher.search(queries, k, bits, allowed=allowed, max_distance=max_distance, threads=threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The content of an index at one moment: immutable, so that readers keep it while a writer goes on.
+
+    Attributes:
+        parts: segments, each with a row that is not removed. kinds: field -> kind, see `metadata`.
+    """
+
+    parts: tuple[Part, ...] = ()
+    kinds: Kinds = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(part.live for part in self.parts)
+
+    @cached_property
+    def starts(self) -> Rows:
+        """(P + 1,) first row of each part, removed rows included."""
+        return np.concatenate([[0], np.cumsum([len(part.segment) for part in self.parts])]).astype(np.int64)
+
+    @cached_property
+    def removed(self) -> Rows:
+        """The removed rows, ascending."""
+        found = [start + np.flatnonzero(part.removed) for start, part in zip(self.starts, self.parts, strict=False)
+                 if part.removed is not None]  # fmt: skip
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def ordinals(self, rows: Rows) -> Rows:
+        """Rows with the removed ones counted -> rows of the items that there are; -1 stays."""
+        return np.where(rows < 0, rows, rows - np.searchsorted(self.removed, rows))
+
+    def by_part(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
+        """Some rows by part: the part, the places in `rows`, and the rows of the part."""
+        home = np.searchsorted(self.starts, rows, side="right") - 1
+        out = []
+        for number in np.unique(home).tolist():
+            places = np.flatnonzero(home == number)
+            out.append((self.parts[number], places, rows[places] - self.starts[number]))
+        return out
+
+    @cached_property
+    def codes(self) -> Codes | None:
+        """All codes, None while there are none."""
+        if not self.parts:
+            return None
+        return Codes.concatenate([_live_codes(part) for part in self.parts]) if len(self.parts) > 1 else _live_codes(
+            self.parts[0])  # fmt: skip
+
+    @cached_property
+    def ids(self) -> IdColumn:
+        """All ids."""
+        column = IdColumn(range(0))
+        for part in self.parts:
+            ids = part.segment.ids
+            column = column.append(ids if part.alive is None else ids.take(part.rows))
+        return column
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """All metadata."""
+        if not self.parts:
+            return Metadata(0)
+        return Metadata.concatenate([
+            part.segment.metadata if part.alive is None else part.segment.metadata.take(part.rows)
+            for part in self.parts
+        ])  # fmt: skip
+
+    def settled(self) -> Version:
+        """The version after the policy of the module."""
+        parts = [
+            Part(part.written()) if part.live < (1 - REMOVED) * len(part.segment) else part
+            for part in self.parts
+            if part.live
+        ]
+        while parts:
+            size, run = _size(parts[-1].live), 0
+            while run < len(parts) and _size(parts[-1 - run].live) <= size:
+                run += 1
+            if run < FANOUT:
+                break
+            parts[-run:] = [Part(merged(parts[-run:]))]
+        return Version(tuple(parts), self.kinds if parts else {})
+
+    def compacted(self) -> Version:
+        """One segment of all items."""
+        if len(self.parts) == 1 and self.parts[0].removed is None:
+            return self
+        return Version((Part(merged(self.parts)),), self.kinds) if self.parts else self
+
+
+def merged(parts: Sequence[Part]) -> Segment:
+    """One segment of several parts, in order, without the removed rows."""
+    written = [part.written() for part in parts]
+    if len(written) == 1:
+        return written[0]
+    ids = written[0].ids
+    for each in written[1:]:
+        ids = ids.append(each.ids)
+    metadata = Metadata.concatenate([each.metadata for each in written])
+    return Segment(Codes.concatenate([each.codes for each in written]), ids, metadata)
+
+
+def merge_found(found: Sequence[Neighbours], starts: Rows, k: int) -> Neighbours:
+    """The k nearest rows of each query from those of each part, by (distance, row).
+
+    Args:
+        found: of each part, with its own rows. starts: first row of each part. k: at most this many.
+    """
+    if len(found) == 1 and not starts[0]:
+        return found[0]
+    rows = np.concatenate([np.where(f.rows < 0, -1, f.rows + s) for f, s in zip(found, starts, strict=False)], axis=1)
+    far = np.iinfo(np.uint16).max
+    distances = np.concatenate([np.where(f.rows < 0, far, f.distances) for f in found], axis=1)
+    order = np.lexsort((rows, distances), axis=1)[:, : min(k, rows.shape[1])]
+    rows = np.take_along_axis(rows, order, 1)
+    distances = np.where(rows < 0, 0, np.take_along_axis(distances, order, 1)).astype(np.uint16)
+    return Neighbours(rows, distances, np.count_nonzero(rows >= 0, axis=1).astype(np.int64))
+
+
+def _live_codes(part: Part) -> Codes:
+    return part.segment.codes if part.alive is None else part.segment.codes.take(part.rows)
+
+
+def _size(items: int) -> int:
+    """Power of eight of a number of items, 0 up to `SMALL`."""
+    return max(0, (max(items - 1, 0) // SMALL).bit_length() + 2) // 3

@@ -1,0 +1,263 @@
+"""An index on disk: a folder of immutable segment files and one small manifest, which is replaced in one step.
+
+`manifest.json` lists the segment files in order, and for each the file of its removed rows (a bitmap). A change writes
+new files under new names, then the manifest, then removes the files that are not listed any more. So a writer that is
+killed leaves the old version or the new one; a reader that has opened (mapped) a version keeps it; and a reader that
+meets a file removed between the manifest and the file starts again from the new manifest. Indices of earlier versions
+are single files: they are read as they are, and exchanged for a folder by the first change.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from multibit.codes import Codes
+from multibit.errors import DataError, FormatError
+from multibit.files import read_arrays, read_json, replacing, require_file, require_writable, write_arrays, write_json
+from multibit.search.columns import IdColumn, text_column
+from multibit.search.metadata import Metadata
+from multibit.search.segments import Part, Segment, Version
+
+KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
+SEGMENT, REMOVED, PART_VERSION = "index segment", "removed rows", 1
+MANIFEST, ENDING = "manifest.json", ".mbs"
+ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
+_AGAIN = "Write it again or restore a copy."
+_FIELDS = ("model", "engine", "modality", "bits", "views", "generation", "fields", "segments")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A version of an index on disk.
+
+    Attributes:
+        version: the content. facts: model, engine, modality. generation: number of the version; 0 for a single file.
+    """
+
+    version: Version
+    facts: Mapping[str, str]
+    generation: int = 0
+
+
+def read(path: Path, *, verify: bool, known: Version | None = None) -> Stored:
+    """Open an index.
+
+    Args:
+        path: a folder, or a single file of an earlier version. verify: compare the checksums, which reads every byte.
+        known: an earlier version of it, whose segments are used again.
+
+    Raises:
+        FormatError: missing, corrupt or truncated, newer, or another kind of file; names the file.
+    """
+    for _ in range(ATTEMPTS):
+        before = _state(path)
+        try:
+            return _read_folder(path, verify, known) if path.is_dir() else _read_file(path, verify)
+        except (FormatError, FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            if _state(path) == before:
+                raise
+    raise FormatError("is replaced faster than it can be read.", file=path)
+
+
+def require_writable_index(path: Path, unlike: Iterable[Path | None] = ()) -> None:
+    """Refuse a path where no index can be written or replaced, before the work starts; creates nothing.
+
+    Args:
+        path: of the index; it and its parents need not exist. unlike: as for `files.require_writable`.
+
+    Raises:
+        DataError: another folder is there, no permission, or `path` is one of `unlike`.
+    """
+    _require_index_folder(path)
+    require_writable(path, folder=path.is_dir(), unlike=unlike)
+
+
+def _require_index_folder(path: Path) -> None:
+    if path.is_dir() and not (path / MANIFEST).exists():
+        problem = f"is a folder without {MANIFEST}, so it is not an index that can be replaced."
+        raise DataError(problem, file=path, hint="Choose another path.")
+
+
+def generation_of(path: Path) -> int:
+    """Number of the version that is on disk, without reading it."""
+    return int(_manifest(path)["generation"]) if path.is_dir() else 0
+
+
+def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
+    """Make a version the content of an index; the caller is its only writer.
+
+    Segments that are files of this index already are not written again.
+
+    Raises:
+        DataError: the index is empty. OSError: cannot be written.
+    """
+    if not version.parts:
+        raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
+    _require_index_folder(path)
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        try:
+            _write_version(path, version, facts, generation_of(path) + 1)
+        finally:
+            remove_unlisted(path)
+    elif not path.exists():
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            _write_version(temporary, version, facts, 1)
+    else:
+        _convert(path, version, facts)
+
+
+def remove_unlisted(path: Path) -> None:
+    """Remove files of versions before, and those of a writer that was interrupted."""
+    if not (path / MANIFEST).exists():
+        return
+    content = _manifest(path)
+    listed = {name for entry in content["segments"] for name in (entry["file"], entry["removed"])}
+    for file in path.glob(f"*{ENDING}"):
+        if file.name not in listed:
+            file.unlink(missing_ok=True)
+
+
+# Folders
+
+
+def _read_folder(path: Path, verify: bool, known: Version | None) -> Stored:
+    content = _manifest(path)
+    old = {part.segment.file: part.segment for part in (known.parts if known else ())}
+    parts = [_read_part(path, entry, verify, old) for entry in content["segments"]]
+    facts = {name: content[name] for name in ("model", "engine", "modality")}
+    return Stored(Version(tuple(parts), content["fields"]), facts, content["generation"])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    if not (path / MANIFEST).exists():
+        raise FormatError(f"is a folder without {MANIFEST}; expected a multibit {KIND}.", file=path)
+    content = read_json(path / MANIFEST, kind=KIND, version=VERSION, fields=(*_FIELDS, "xxh3"))
+    given = content.pop("xxh3")
+    if given != _checksum(content):
+        raise FormatError("the content does not match the checksum.", file=path / MANIFEST, hint=_AGAIN)
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    inner = {name: value for name, value in content.items() if name != "format"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(inner, sort_keys=True).encode())
+
+
+def _read_part(path: Path, entry: Mapping[str, Any], verify: bool, old: Mapping[Path | None, Segment]) -> Part:
+    file = path / entry["file"]
+    segment = old.get(file)
+    if segment is None:
+        arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, verify=verify)
+        segment = Segment(
+            Codes(arrays["words"], header["bits"], header["views"]),
+            IdColumn.from_arrays(arrays, header),
+            Metadata.from_arrays(arrays, header),
+            file,
+        )
+    if len(segment) != entry["items"]:
+        raise FormatError(f"{len(segment):,} items, the manifest says {entry['items']:,}.", file=file, hint=_AGAIN)
+    if entry["removed"] is None:
+        return Part(segment)
+    bitmap = path / entry["removed"]
+    packed, _ = read_arrays(bitmap, kind=REMOVED, version=PART_VERSION, verify=True)
+    return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).astype(bool), bitmap)
+
+
+def _write_version(path: Path, version: Version, facts: Mapping[str, str], generation: int) -> None:
+    entries = []
+    for part in version.parts:
+        segment, bitmap = part.segment.file, part.file
+        if segment is None or segment.parent != path or not segment.exists():
+            segment = _write_segment(path, part.segment)
+        if part.removed is not None and (bitmap is None or bitmap.parent != path or not bitmap.exists()):
+            bitmap = path / f"removed-{secrets.token_hex(8)}{ENDING}"
+            write_arrays(bitmap, {"bitmap": np.packbits(part.removed)}, {}, kind=REMOVED, version=PART_VERSION)
+        removed = None if part.removed is None or bitmap is None else bitmap.name
+        entries.append({"file": segment.name, "items": len(part.segment), "removed": removed})
+    first = version.parts[0].segment.codes
+    content: dict[str, Any] = {
+        "version": VERSION,
+        **facts, "bits": first.bits, "views": first.views, "generation": generation, "fields": dict(version.kinds),
+        "segments": entries,
+    }  # fmt: skip
+    write_json(path / MANIFEST, {**content, "xxh3": _checksum(content)}, kind=KIND, version=VERSION)
+
+
+def _write_segment(path: Path, segment: Segment) -> Path:
+    file = path / f"segment-{secrets.token_hex(8)}{ENDING}"
+    id_arrays, id_header = segment.ids.to_arrays()
+    arrays, header = segment.metadata.to_arrays()
+    write_arrays(
+        file,
+        {"words": segment.codes.words, **id_arrays, **arrays},
+        {"count": len(segment), "bits": segment.codes.bits, "views": segment.codes.views, **id_header, **header},
+        kind=SEGMENT,
+        version=PART_VERSION,
+    )
+    return file
+
+
+# Single files of earlier versions
+
+
+def _read_file(path: Path, verify: bool) -> Stored:
+    require_file(path, KIND)
+    arrays, header = read_arrays(path, kind=KIND, version=FILE_VERSION, verify=verify)
+    ids = IdColumn.from_arrays(arrays, header)
+    payloads = None
+    if "payloads" in arrays:
+        payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
+    metadata = Metadata.of(payloads, ids)
+    segment = Segment(Codes(arrays["words"], header["bits"], header.get("views", 1)), ids, metadata)
+    facts = {"model": header["model"], "engine": header["engine"], "modality": header.get("modality", "")}
+    return Stored(Version((Part(segment),), metadata.kinds), facts)
+
+
+def _convert(path: Path, version: Version, facts: Mapping[str, str]) -> None:
+    """Exchange a single file for a folder, in one step."""
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        folder = temporary / path.name
+        folder.mkdir()
+        try:
+            _write_version(folder, version, facts, 1)
+            _exchange(folder, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two files or folders, in one step."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(other))
+
+
+def _state(path: Path) -> tuple[tuple[int, int] | None, ...]:
+    """What changes when an index is replaced."""
+    found: list[tuple[int, int] | None] = []
+    for each in (path, path / MANIFEST):
+        try:
+            status = each.stat()
+            found.append((status.st_ino, status.st_mtime_ns if each.name == MANIFEST else 0))
+        except OSError:
+            found.append(None)
+    return tuple(found)

@@ -5,6 +5,7 @@ Every file is written to a temporary name and renamed, so a crash never leaves h
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import hashlib
@@ -12,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import BusyError, DataError, FormatError
+from multibit.errors import BusyError, ConfigError, DataError, FormatError
 
 Arrays = dict[str, NDArray[Any]]
 _DTYPES = {
@@ -32,6 +34,22 @@ _DTYPES = {
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
 """safetensors dtype -> numpy dtype."""
+
+SAVE_AS_UTF8 = "Save it as UTF-8."
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its start
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_KINDS_OF_FILES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 _ELSEWHERE = "Choose another path."
 _AGAIN = "Write it again or restore a copy."
@@ -42,7 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
 
     A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
-    an existing one). If `path` is a symbolic link, its target is replaced.
+    an existing one). If `path` is a symbolic link, the link is replaced, and the file that it leads to is unchanged.
 
     Raises:
         OSError: cannot be written; names `path`, not the temporary file.
@@ -55,17 +73,17 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    target, prefix = _behind_link(path), f".{path.name}."
-    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{path.name}."
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent)) / path.name
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) / path.name
         try:
             yield temporary
             for file in [temporary, *temporary.rglob("*")]:
                 if file.is_file():
                     _flush(file)
-            temporary.replace(target)
-            _flush(target.parent)
+            temporary.replace(path)
+            _flush(path.parent)
         finally:
             shutil.rmtree(temporary.parent, ignore_errors=True)
     except OSError as error:
@@ -94,7 +112,7 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
         raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
-    place = path if folder else _behind_link(path).parent
+    place = path if folder else path.parent
     while not place.exists():
         place = place.parent
     try:
@@ -108,9 +126,77 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
         ) from None
 
 
-def _behind_link(path: Path) -> Path:
-    """The target of a symbolic link; any other path unchanged."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+def require_regular(path: Path) -> None:
+    """Refuse a path that is not a regular file, before it is opened: reading a named pipe could wait for ever.
+
+    Raises:
+        DataError: nothing is there; a folder, a named pipe, a socket or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise DataError("no such file.", file=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise DataError(f"cannot be read ({getattr(error, 'strerror', None) or error}).", file=path) from None
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS_OF_FILES if is_kind(mode)), "another kind of file")
+        raise DataError(f"is {kind}, not a file.", file=path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        DataError: missing, not a regular file, or unreadable.
+    """
+    require_regular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error}).", file=path) from None
+
+
+def read_text(path: Path, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
+    """All of a text file; see `decode_text`.
+
+    Raises:
+        DataError: missing, unreadable, or not text in this encoding. ConfigError: an unknown encoding.
+    """
+    try:
+        return decode_text(read_bytes(path), encoding, hint)
+    except DataError as error:
+        raise error.within(path) from None
+
+
+def decode_text(raw: bytes, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
+    r"""Decode a text file: by its byte order mark if it has one, else in the given encoding, else as UTF-8.
+
+    Args:
+        raw: bytes of the file. encoding: of a file without a mark. hint: how to fix a file that is not UTF-8.
+
+    Raises:
+        DataError: not text in this encoding. ConfigError: an unknown encoding.
+
+    Example:
+        >>> decode_text("un café".encode("utf-16")), decode_text(b"un caf\xe9", "latin-1")
+        ('un café', 'un café')
+    """
+    marked = encoding_of(raw)
+    name = marked or encoding or "utf-8"
+    try:
+        text = raw.decode(name)
+    except UnicodeDecodeError as error:
+        raise DataError(f"not {name.removesuffix('-sig').upper()} text ({error.reason}).", hint=hint) from None
+    except LookupError:
+        raise ConfigError(f"unknown encoding {name!r}.", option="encoding", hint="Such as latin-1.") from None
+    if "\0" in text:
+        raise DataError("contains NUL characters, so it is no text, or UTF-16 without a byte order mark.", hint=hint)
+    return text
+
+
+def encoding_of(start: bytes) -> str | None:
+    """The encoding that the byte order mark at the start of a file names; None without a mark."""
+    return next((name for mark, name in _MARKS if start.startswith(mark)), None)
 
 
 def require_file(path: Path, kind: str) -> None:
@@ -164,7 +250,7 @@ def _lock(path: Path) -> tuple[int, Path]:
 
     while True:
         target = path if path.exists() else path.with_name(f".{path.name}.lock")
-        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT), 0o666)
+        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT | os.O_NOFOLLOW), 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
@@ -361,14 +447,27 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an `.npz` file.
 
     Raises:
-        DataError: missing, corrupt or truncated, or another kind of file.
+        DataError: missing, corrupt or truncated, or another kind of file; or an array of Python objects, which is never
+            unpickled, or one that the memory cannot hold; with its key.
     """
+    require_regular(path)
+    key = ""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise DataError("no such file.", file=path) from None
+            arrays = {}
+            for key in file.files:
+                arrays[key] = file[key]
+            return arrays
+    except MemoryError:
+        raise DataError("is declared larger than the memory.", file=path, field=key) from None
     except Exception as error:  # numpy passes on the errors of zip, zlib and its own parser
+        if key and "allow_pickle" in str(error):
+            raise DataError(
+                "an array of Python objects, which is not read.",
+                file=path,
+                field=key,
+                hint=f"Save it as texts or numbers, e.g. {key}=np.array(list_of_names, str).",
+            ) from None
         foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
         reason = "not a zip archive" if foreign else error
         raise DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path) from None

@@ -14,7 +14,8 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
-    pairs,
+    echo,
+    pairs_in_rounds,
     refuse_unused,
     require_ending,
     show,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from multibit.search import Hit, Index
+    from multibit.search.columns import Id
 
 
 def index(
@@ -84,7 +86,7 @@ def index(
             for name, path in paths.items():
                 built[name].save(path)
     for name, path in paths.items():
-        typer.echo(f"Wrote {path}: {len(built[name]):,} items")
+        echo(f"Wrote {path}: {len(built[name]):,} items")
 
 
 def _remove(paths: Mapping[str, Path], ids: list[str]) -> dict[str, Index]:
@@ -110,7 +112,7 @@ def merge(
     require_writable(out, unlike=parts)
     merged = Index.merge([Index.load(part) for part in parts], [str(part) for part in parts])
     merged.save(out)
-    typer.echo(f"Wrote {out}: {len(merged):,} items")
+    echo(f"Wrote {out}: {len(merged):,} items")
 
 
 def export(
@@ -127,7 +129,7 @@ def export(
     found = Index.load(index)
     assert found.codes is not None  # an empty index is never saved
     export_codes(found.codes, out, bits)
-    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits")
+    echo(f"Wrote {out}: {len(found):,} codes of {bits or found.codes.bits} bits")
 
 
 def search(
@@ -171,21 +173,32 @@ def search(
     searched: Modality = modality or ("text" if image else "image")
     found = open_index(loaded, index or run / "index", searched, bits)
     values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
-    conditions = found.payloads.read_conditions(pairs(where, "where")) or None
+    first, *more = pairs_in_rounds(where, "where")
+    conditions = found.payloads.read_conditions(first) or None
+    among = _among(found, more)
     if relaxed:
-        result = found.search_relaxed(values, k, bits, where=conditions)
+        result = found.search_relaxed(values, k, bits, among=among, where=conditions)
     else:
-        result = found.search(Codes.binarize(values), k, bits, max_distance=max_distance, where=conditions)
+        codes = Codes.binarize(values)
+        result = found.search(codes, k, bits, max_distance=max_distance, among=among, where=conditions)
     hits, measure = result.hits(), "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            echo(json.dumps(row, ensure_ascii=False))
     else:
         show(hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
         _draw(sheet, query, image, searched, result.bits, hits)
-        typer.echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+        echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+
+
+def _among(index: Index, conditions: list[dict[str, str]]) -> list[Id] | None:
+    """Ids of the items that meet all of several conditions; None without any."""
+    if not conditions:
+        return None
+    masks = [index.payloads.matching(index.payloads.read_conditions(each)) for each in conditions]
+    return [index.ids[row] for row, wanted in enumerate(map(all, zip(*masks, strict=True))) if wanted]
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:

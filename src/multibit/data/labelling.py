@@ -170,21 +170,15 @@ def _found(text: str, forms_at: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for match in _PIECE.finditer(text):
         for form in forms_at.get(match[0], ()):
             start = match.start() - form.index(match[0])
-            end = start + len(form)
-            if (
-                text[max(start, 0) : end] == form
-                and _is_edge(text, start, form[0], -1)
-                and _is_edge(text, end, form[-1], 1)
-            ):
+            before, after = text[max(start - 1, 0) : max(start, 0)], text[start + len(form) : start + len(form) + 1]
+            whole = not _go_together(before, form[0]) and not _go_together(form[-1], after)
+            if start >= 0 and text.startswith(form, start) and whole and after not in _SIGNS:
                 yield form
 
 
-def _is_edge(text: str, position: int, last: str, side: int) -> bool:
-    """Whether a name ends here: no letter or digit goes on, nor signs that make another name, as in C++ and C#."""
-    beyond = text[position - 1 : position] if side < 0 else text[position : position + 1]
-    if _PIECE.match(beyond):
-        return _PIECE.match(last) is None
-    return side < 0 or not (beyond and beyond in "+#")
+def _go_together(first: str, second: str) -> bool:
+    """Whether two neighbouring characters are of one word."""
+    return len(pieces := _PIECE.findall(first + second)) == 1 and len(pieces[0]) == 2
 
 
 def _plurals(name: str) -> list[str]:

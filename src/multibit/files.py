@@ -12,14 +12,16 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ from safetensors.numpy import save_file
 
 from multibit.errors import BusyError, ConfigError, DataError, FormatError
 
+T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 _DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
@@ -290,11 +293,12 @@ def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()
     Raises:
         FormatError: missing, corrupt or truncated, of another kind, or newer.
     """
+    if not path.exists():
+        raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path)
+    require_regular(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, deep nesting
         raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=_AGAIN) from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
     missing = [field for field in fields if field not in content]
@@ -302,6 +306,23 @@ def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()
         problem = f"lacks {', '.join(missing)}, so it may have been modified."
         raise FormatError(problem, file=path, field=missing[0], hint=_AGAIN)
     return dict(content)
+
+
+def typed(content: Mapping[str, Any], kind: type[T], path: Path, hint: str = _AGAIN) -> T:
+    """A structure of msgspec or a dataclass from the content of a JSON file.
+
+    Args:
+        content: of the file. kind: what it must be. path: of the file. hint: how to get a right one.
+
+    Raises:
+        FormatError: a field is missing, of another type or out of range.
+    """
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        place, missing = re.search(r"`\$\.([^`]*)`$", str(error)), re.search(r"required field `(\w+)`", str(error))
+        field = ".".join(match[1] for match in (place, missing) if match)
+        raise FormatError(f"invalid or missing field ({error}).", file=path, field=field, hint=hint) from None
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
@@ -345,13 +366,17 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
     with path.open("rb") as file:  # opened once: a writer may replace the file meanwhile
         try:
             arrays, metadata = _map_arrays(file)
-        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
             problem = f"corrupt or truncated, or not a multibit {kind} ({error})."
             raise FormatError(problem, file=path, hint=_AGAIN) from None
     _check_header(path, metadata, kind, version)
     if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
         raise FormatError("the content does not match the checksum.", file=path, hint=_AGAIN)
-    return arrays, json.loads(metadata["header"])
+    try:
+        header = json.loads(metadata["header"])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"corrupt header ({error}).", file=path, hint=_AGAIN) from None
+    return arrays, header if isinstance(header, dict) else {}
 
 
 def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:

@@ -230,7 +230,7 @@ def odd_images(folder: Path) -> dict[str, str | None]:
     (folder / "folder.jpg").mkdir()
     bad = {
         "truncated.jpg": "truncated", "empty.jpg": "", "text.jpg": "", "200MP.png": "89,478,485",
-        "loop.jpg": "Too many levels of symbolic links", "folder.jpg": "Is a directory",
+        "loop.jpg": "Too many levels of symbolic links", "folder.jpg": "is a folder",
     }  # fmt: skip
     return {path.name: bad.get(path.name) for path in sorted(folder.iterdir())}
 
@@ -340,7 +340,7 @@ def test_a_crash_while_the_header_is_written_costs_no_encoding(data, tmp_path, m
     bad = spoil(data, [3])
     extracted(bad, tmp_path / "uninterrupted")
     with monkeypatch.context() as patch:
-        patch.setattr(extract, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(extract, "write_header", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError) as caught:
             extracted(bad, tmp_path / "store")
         assert str(caught.value) == "disk full"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,10 +98,8 @@ def import_(
     XAll, YAll, LAll; mirflickr, coco, nuswide, iapr: the official downloads; folders: one folder per label; pairs:
     a.jpg with a.txt; webdataset: tar shards; huggingface: saved to disk.
     """
-    import warnings
-
     from multibit.data.export import require_dataset_target, write_arrays_npz, write_dataset
-    from multibit.data.sources import UNPACKED, DataNote, read
+    from multibit.data.sources import UNPACKED, read
     from multibit.files import require_writable
 
     require_dataset_target(out, features=kind is Kind["mat-features"])
@@ -116,13 +116,8 @@ def import_(
         "encoding": encoding,
         "prefix_ids": prefix_ids or None,
     }
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always", DataNote)
-        try:
-            data = read(kind.value, source, **options)
-        finally:  # what was left out may explain an error
-            for each in notes:
-                echo(f"Note: {each.message}")
+    with _noting():
+        data = read(kind.value, source, **options)
     if isinstance(data, dict):
         write_arrays_npz(data, out)
         what = ", ".join(f"{name} {data[name].shape}" for name in ("image", "text", "labels"))
@@ -131,6 +126,22 @@ def import_(
     else:
         write_dataset(data, out)
         echo(f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}")
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[None]:
+    """Print the notes of the block, also when an error follows: what was left out may explain it."""
+    import warnings
+
+    from multibit.data.sources import DataNote
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", DataNote)
+        try:
+            yield
+        finally:
+            for each in notes:
+                echo(f"Note: {each.message}")
 
 
 def label(
@@ -310,7 +321,8 @@ def features(
     image_side = load_image_encoder(image_encoder, device.value, **options)
     text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
     options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
-    store = extract_features(dataset, image_side, text_side, out, **options)
+    with _noting():
+        store = extract_features(dataset, image_side, text_side, out, **options)
     done = "Wrote" if not before else "Updated" if update else "Kept"
     echo(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
     if store.tokens:

@@ -189,6 +189,14 @@ def search(
     else:
         show(hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
+        shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
+        gone = [path for path in shown if path and not Path(path).is_file()]
+        if gone:
+            echo(
+                f"Note: {len(gone)} of {len(hits)} images are not where the index says, such as {gone[0]}; their "
+                "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
+                err=True,
+            )
         _draw(sheet, query, image, searched, result.bits, hits)
         echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
 

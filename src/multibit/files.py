@@ -319,7 +319,7 @@ def typed(content: Mapping[str, Any], kind: type[T], path: Path, hint: str = _AG
     """
     try:
         return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
         place, missing = re.search(r"`\$\.([^`]*)`$", str(error)), re.search(r"required field `(\w+)`", str(error))
         field = ".".join(match[1] for match in (place, missing) if match)
         raise FormatError(f"invalid or missing field ({error}).", file=path, field=field, hint=hint) from None

@@ -261,7 +261,7 @@ class FeatureStore:
             ShardedRows(paths, "image", ends["image"], rows["image"]),
             ShardedRows(paths, "text", ends["text"], rows["text"]),
             np.concatenate([[0], per_item]).cumsum(),
-            _recipe(header, path / "store.json"),
+            typed(header["recipe"], Recipe, path / "store.json", _AGAIN),
             tuple(pair for pair in reasons.items() if pair[0] not in encoded),
             truncated,
             path,
@@ -350,13 +350,6 @@ def _require_rows(rows: IntArray | None, items: int, stored: int, path: Path) ->
     if rows is not None and (len(rows) != items or (len(rows) and rows.max() >= stored)):
         problem = f"{len(rows)} rows for {items} items, of {stored} in the shards."
         raise FormatError(problem, file=path, field="rows", hint=_AGAIN)
-
-
-def _recipe(header: Mapping[str, Any], path: Path) -> Recipe:
-    try:
-        return Recipe.from_dict(header["recipe"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"invalid recipe ({error}).", file=path, field="recipe", hint=_AGAIN) from None
 
 
 def _ranges(starts: IntArray, counts: IntArray) -> IntArray:

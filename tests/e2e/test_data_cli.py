@@ -1,5 +1,6 @@
 """Data from raw files to a trained run on the command line: import, label, check, splits."""
 
+import json
 import re
 
 import numpy as np
@@ -253,10 +254,9 @@ def test_what_was_left_out_is_told_even_when_an_error_follows(tmp_path, pairs):
 
 def test_control_characters_and_markup_of_the_data_are_only_text(tmp_path):
     folder = tmp_path / "r[/x]"
-    folder.mkdir()
-    rows = [
-        f'{{"id": "{row}\\u001b[2J", "image": "no[/y].png", "text": "a", "labels": ["\\u009bX"]}}' for row in range(6)
-    ]
+    folder.mkdir(parents=True)
+    row = {"image": "no[/y].png", "text": "a", "labels": ["\x9bX"]}
+    rows = [json.dumps({"id": f"{number}\x1b[2J", **row}) for number in range(6)]
     (folder / "m.jsonl").write_text("\n".join(rows))
     result = cli("check", folder / "m.jsonl")
     assert result.code == 0 and not set("\x1b\x9b") & set(result.out) and "\\u001b[2J" in result.out

@@ -16,7 +16,7 @@ from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import MIN_ITEMS, Split
 from multibit.data.values import id_of
 from multibit.errors import ConfigError, DataError
-from multibit.files import read_npz, require_regular
+from multibit.files import SAVE_AS_UTF8, read_npz, require_regular
 
 ROLE_NAMES = {
     "train": ("train", "tr", "training"),
@@ -129,7 +129,10 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
     suffix = path.suffix.lower()
     found: Mapping[str, Any]
     if path.is_dir():
-        found = {file.stem.lower(): [line for line in read_lines(file) if line] for file in _text_files(path)}
+        found = {
+            file.stem.lower(): [line for line in read_lines(file, hint=SAVE_AS_UTF8) if line]
+            for file in _text_files(path)
+        }
     elif suffix == ".npz":
         found = read_npz(path)
     elif suffix == ".mat":

@@ -61,7 +61,7 @@ def cli(*arguments):
     """The program in this process, as its script runs it: exit code, standard output, standard error."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
-        mock.patch.object(sys, "argv", ["multibit", *map(str, arguments)]),
+        mock.patch.object(sys, "argv", ["multibit", *_last_settings(list(map(str, arguments)))]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -70,6 +70,18 @@ def cli(*arguments):
         except SystemExit as stop:
             code = stop.code or 0
     return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def _last_settings(arguments):
+    """The arguments without settings that come again: tests change some of `TINY`, a user may give each only once."""
+    joined = []
+    for each in arguments:
+        if joined and joined[-1] == "--set":
+            joined[-1] = f"--set={each}"
+        else:
+            joined.append(each)
+    names = [each.split("=")[1] if each.startswith("--set=") else None for each in joined]
+    return [each for i, each in enumerate(joined) if names[i] is None or names[i] not in names[i + 1 :]]
 
 
 def done(*arguments):

@@ -39,10 +39,12 @@ def as_labels(labels: ArrayLike, *, rows: int | None = None, columns: int | None
         raise DataError(f"need a matrix of {needed}, got shape {array.shape}.", field=name)
     if array.dtype.kind not in "biuf":
         raise DataError(f"need numbers 0 and 1, got values of type {array.dtype}.", field=name)
-    wrong = (array != 0) & (array != 1)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise DataError(f"row {row}, column {column} is {array[row, column]}; every value must be 0 or 1.", field=name)
+    for row, values in enumerate(array):  # one by one, because a mask of all would be as large as the labels
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if wrong.size:
+            raise DataError(
+                f"row {row}, column {wrong[0]} is {values[wrong[0]]}; every value must be 0 or 1.", field=name
+            )
     return array.astype(np.uint8, copy=False)
 
 

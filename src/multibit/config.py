@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from multibit.errors import ConfigError, require_known
+from multibit.errors import ConfigError, DataError, require_known
+from multibit.files import read_text
 
 
 class Settings:
@@ -107,7 +108,7 @@ class Settings:
         standard = getattr(self, name)
         try:
             if isinstance(standard, tuple):
-                parts = value.split(",") if isinstance(value, str) else value
+                parts = _listed(value) if isinstance(value, str) else value
                 return tuple(_whole(part) for part in parts)
             if isinstance(standard, str):
                 return _text(value)
@@ -341,9 +342,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: not readable.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(path).replace("\r\n", "\n"))
+    except DataError as error:
+        raise ConfigError(error.problem, file=path, hint=error.hint) from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"cannot be read as TOML ({error}).", file=path) from None
+
+
+def _listed(text: str) -> list[str]:
+    """Parts of 16,32 and of [16, 32]."""
+    text = text.strip()
+    return (text[1:-1] if text.startswith("[") and text.endswith("]") else text).split(",")
 
 
 def _text(value: Any) -> str:

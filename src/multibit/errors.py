@@ -7,6 +7,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 _ARGUMENT = re.compile(r"`(\w+)`")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal: control characters, which could move the cursor or hide text, as escapes like \u001b.
+
+    Line breaks and tabs are kept. Inside a JSON string the escapes mean the same characters.
+
+    Example:
+        >>> print(printable("a red\x1b[31m dog"))
+        a red\u001b[31m dog
+    """
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class MultibitError(Exception):
@@ -52,7 +65,7 @@ class MultibitError(Exception):
         row = "" if self.row is None else f"row {self.row}"
         place = ", ".join(part for part in (option, str(self.file or ""), row, self.field) if part)
         hint = _ARGUMENT.sub(lambda match: flag_of(match[1]) or match[0], self.hint)
-        return " ".join(part for part in (f"{place}:" if place else "", self.problem, hint) if part)
+        return printable(" ".join(part for part in (f"{place}:" if place else "", self.problem, hint) if part))
 
     def within(self, file: Path | str) -> MultibitError:
         """The same error, found in a file: `raise error.within(file) from None`."""

@@ -5,33 +5,54 @@ Every file is written to a temporary name and renamed, so a crash never leaves h
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import hashlib
 import json
 import math
 import os
+import re
 import shutil
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import BusyError, DataError, FormatError
+from multibit.errors import BusyError, ConfigError, DataError, FormatError
 
+T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 _DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
 """safetensors dtype -> numpy dtype."""
+
+SAVE_AS_UTF8 = "Save it as UTF-8."
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its start
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_KINDS_OF_FILES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 _ELSEWHERE = "Choose another path."
 _AGAIN = "Write it again or restore a copy."
@@ -42,7 +63,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
 
     A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
-    an existing one). If `path` is a symbolic link, its target is replaced.
+    an existing one). If `path` is a symbolic link, the link is replaced, and the file that it leads to is unchanged.
 
     Raises:
         OSError: cannot be written; names `path`, not the temporary file.
@@ -55,17 +76,17 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    target, prefix = _behind_link(path), f".{path.name}."
-    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{path.name}."
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent)) / path.name
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) / path.name
         try:
             yield temporary
             for file in [temporary, *temporary.rglob("*")]:
                 if file.is_file():
                     _flush(file)
-            temporary.replace(target)
-            _flush(target.parent)
+            temporary.replace(path)
+            _flush(path.parent)
         finally:
             shutil.rmtree(temporary.parent, ignore_errors=True)
     except OSError as error:
@@ -94,7 +115,7 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
         raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
-    place = path if folder else _behind_link(path).parent
+    place = path if folder else path.parent
     while not place.exists():
         place = place.parent
     try:
@@ -108,9 +129,77 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
         ) from None
 
 
-def _behind_link(path: Path) -> Path:
-    """The target of a symbolic link; any other path unchanged."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+def require_regular(path: Path) -> None:
+    """Refuse a path that is not a regular file, before it is opened: reading a named pipe could wait for ever.
+
+    Raises:
+        DataError: nothing is there; a folder, a named pipe, a socket or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise DataError("no such file.", file=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise DataError(f"cannot be read ({getattr(error, 'strerror', None) or error}).", file=path) from None
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS_OF_FILES if is_kind(mode)), "another kind of file")
+        raise DataError(f"is {kind}, not a file.", file=path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        DataError: missing, not a regular file, or unreadable.
+    """
+    require_regular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error}).", file=path) from None
+
+
+def read_text(path: Path, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
+    """All of a text file; see `decode_text`.
+
+    Raises:
+        DataError: missing, unreadable, or not text in this encoding. ConfigError: an unknown encoding.
+    """
+    try:
+        return decode_text(read_bytes(path), encoding, hint)
+    except DataError as error:
+        raise error.within(path) from None
+
+
+def decode_text(raw: bytes, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
+    r"""Decode a text file: by its byte order mark if it has one, else in the given encoding, else as UTF-8.
+
+    Args:
+        raw: bytes of the file. encoding: of a file without a mark. hint: how to fix a file that is not UTF-8.
+
+    Raises:
+        DataError: not text in this encoding. ConfigError: an unknown encoding.
+
+    Example:
+        >>> decode_text("un café".encode("utf-16")), decode_text(b"un caf\xe9", "latin-1")
+        ('un café', 'un café')
+    """
+    marked = encoding_of(raw)
+    name = marked or encoding or "utf-8"
+    try:
+        text = raw.decode(name)
+    except UnicodeDecodeError as error:
+        raise DataError(f"not {name.removesuffix('-sig').upper()} text ({error.reason}).", hint=hint) from None
+    except LookupError:
+        raise ConfigError(f"unknown encoding {name!r}.", option="encoding", hint="Such as latin-1.") from None
+    if "\0" in text:
+        raise DataError("contains NUL characters, so it is no text, or UTF-16 without a byte order mark.", hint=hint)
+    return text
+
+
+def encoding_of(start: bytes) -> str | None:
+    """The encoding that the byte order mark at the start of a file names; None without a mark."""
+    return next((name for mark, name in _MARKS if start.startswith(mark)), None)
 
 
 def require_file(path: Path, kind: str) -> None:
@@ -164,7 +253,7 @@ def _lock(path: Path) -> tuple[int, Path]:
 
     while True:
         target = path if path.exists() else path.with_name(f".{path.name}.lock")
-        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT), 0o666)
+        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT | os.O_NOFOLLOW), 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
@@ -204,11 +293,12 @@ def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()
     Raises:
         FormatError: missing, corrupt or truncated, of another kind, or newer.
     """
+    if not path.exists():
+        raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path)
+    require_regular(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, deep nesting
         raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=_AGAIN) from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
     missing = [field for field in fields if field not in content]
@@ -216,6 +306,23 @@ def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()
         problem = f"lacks {', '.join(missing)}, so it may have been modified."
         raise FormatError(problem, file=path, field=missing[0], hint=_AGAIN)
     return dict(content)
+
+
+def typed(content: Mapping[str, Any], kind: type[T], path: Path, hint: str = _AGAIN) -> T:
+    """A structure of msgspec or a dataclass from the content of a JSON file.
+
+    Args:
+        content: of the file. kind: what it must be. path: of the file. hint: how to get a right one.
+
+    Raises:
+        FormatError: a field is missing, of another type or out of range.
+    """
+    try:
+        return msgspec.convert(content, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
+        place, missing = re.search(r"`\$\.([^`]*)`$", str(error)), re.search(r"required field `(\w+)`", str(error))
+        field = ".".join(match[1] for match in (place, missing) if match)
+        raise FormatError(f"invalid or missing field ({error}).", file=path, field=field, hint=hint) from None
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
@@ -259,13 +366,17 @@ def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> 
     with path.open("rb") as file:  # opened once: a writer may replace the file meanwhile
         try:
             arrays, metadata = _map_arrays(file)
-        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
             problem = f"corrupt or truncated, or not a multibit {kind} ({error})."
             raise FormatError(problem, file=path, hint=_AGAIN) from None
     _check_header(path, metadata, kind, version)
     if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
         raise FormatError("the content does not match the checksum.", file=path, hint=_AGAIN)
-    return arrays, json.loads(metadata["header"])
+    try:
+        header = json.loads(metadata["header"])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"corrupt header ({error}).", file=path, hint=_AGAIN) from None
+    return arrays, header if isinstance(header, dict) else {}
 
 
 def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
@@ -361,14 +472,27 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an `.npz` file.
 
     Raises:
-        DataError: missing, corrupt or truncated, or another kind of file.
+        DataError: missing, corrupt or truncated, or another kind of file; or an array of Python objects, which is never
+            unpickled, or one that the memory cannot hold; with its key.
     """
+    require_regular(path)
+    key = ""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise DataError("no such file.", file=path) from None
+            arrays = {}
+            for key in file.files:
+                arrays[key] = file[key]
+            return arrays
+    except MemoryError:
+        raise DataError("is declared larger than the memory.", file=path, field=key) from None
     except Exception as error:  # numpy passes on the errors of zip, zlib and its own parser
+        if key and "allow_pickle" in str(error):
+            raise DataError(
+                "an array of Python objects, which is not read.",
+                file=path,
+                field=key,
+                hint=f"Save it as texts or numbers, e.g. {key}=np.array(list_of_names, str).",
+            ) from None
         foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
         reason = "not a zip archive" if foreign else error
         raise DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path) from None

@@ -78,14 +78,14 @@ def _is_dataset(arrays: Mapping[str, NDArray[Any]]) -> bool:
 
 
 def _dataset(data: PairedDataset) -> dict[str, str]:
-    counts = data.labels.sum(axis=0)
+    counts, per_item = data.label_rows.per_label(), data.label_rows.per_item()
     common = ", ".join(f"{data.label_names[i]} ({counts[i]})" for i in np.argsort(-counts, kind="stable")[:5])
     texts = Counter(len(texts) for texts in data.texts)
     facts = {
         "items": f"{len(data):,}",
-        "labels": f"{len(data.label_names)}, {data.labels.sum() / len(data):.2f} per item",
+        "labels": f"{len(data.label_names)}, {per_item.mean():.2f} per item",
         "most common labels": common,
-        "items without label": f"{int((data.labels.sum(axis=1) == 0).sum()):,}",
+        "items without label": f"{int((per_item == 0).sum()):,}",
         "texts per item": ", ".join(f"{n} ({count:,} items)" for n, count in sorted(texts.items())),
         "fingerprint": data.fingerprint(),
     }

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from multibit.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -60,7 +62,7 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
         yield lambda count=1, note="": None
         return
     if (outer := _BARS.get()) is not None:
-        task = outer.add_task(doing, total=total, completed=done, note="", unit=unit)
+        task = outer.add_task(printable(doing), total=total, completed=done, note="", unit=unit)
         try:
             yield _advancing(outer, task)
         finally:
@@ -69,7 +71,7 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
     with _bars() as bars:
         token = _BARS.set(bars)
         try:
-            yield _advancing(bars, bars.add_task(doing, total=total, completed=done, note="", unit=unit))
+            yield _advancing(bars, bars.add_task(printable(doing), total=total, completed=done, note="", unit=unit))
         finally:
             _BARS.reset(token)
 
@@ -78,7 +80,7 @@ def _advancing(bars: Progress, task: TaskID) -> Callable[..., None]:
     """The function that reports finished units of a bar."""
 
     def advance(count: int = 1, note: str = "") -> None:
-        bars.update(task, advance=count, note=note)
+        bars.update(task, advance=count, note=printable(note))
 
     return advance
 
@@ -104,14 +106,14 @@ def _bars() -> Progress:
             return Text("" if speed is None else f"{speed:,.1f} {task.fields['unit']}/s", style="cyan")
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         Rate(),
         TimeElapsedColumn(),
         TextColumn("left", style="dim"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     return Progress(*columns, console=console)
@@ -124,6 +126,7 @@ def notice(text: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(text):
+    with Console(stderr=True).status(Text(printable(text))):
         yield

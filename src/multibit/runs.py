@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from multibit.config import Config, Settings
@@ -19,7 +17,7 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, only_writer, read_json, replacing, write_json
+from multibit.files import fingerprint, only_writer, read_json, replacing, typed, write_json
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
@@ -103,11 +101,7 @@ class RunRecord:
             FormatError: missing, corrupt, newer, or not matching its fingerprint.
         """
         content = read_json(path, kind=KIND, version=VERSION)
-        try:
-            record: RunRecord = msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            problem = f"invalid or missing field ({error})."
-            raise FormatError(problem, file=path, field=_field_of(str(error)), hint=_MODIFIED) from None
+        record = typed(content, cls, path, _MODIFIED)
         if record.content != _content(content):
             raise FormatError("the record does not match its fingerprint.", file=path, hint=_MODIFIED)
         return record
@@ -119,12 +113,6 @@ class RunRecord:
 
 
 _MODIFIED = "It may have been modified. Train again or restore a copy."
-
-
-def _field_of(message: str) -> str:
-    """The field that a message of msgspec is about, such as "dataset.items"."""
-    place, missing = re.search(r"`\$\.([^`]*)`$", message), re.search(r"required field `(\w+)`", message)
-    return ".".join(match[1] for match in (place, missing) if match)
 
 
 def _content(record: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from multibit.errors import printable
 from multibit.files import replacing
 
 if TYPE_CHECKING:
@@ -108,16 +109,22 @@ class Table:
         return "\n".join([*lines, "", self.note] if self.note else lines)
 
     def csv(self) -> str:
-        """Comma-separated values with one header line and without marks."""
+        """Comma-separated values with one header line and without marks.
+
+        A text that a spreadsheet would take for a formula gets an apostrophe in front.
+        """
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        rows = ([_no_formula(cell) for cell in row] for row in (self.header, *self.rows))
+        csv.writer(out, lineterminator="\n").writerows(rows)
         return out.getvalue()
 
     def latex(self) -> str:
         """A booktabs table; the best is bold, the second underlined."""
         macros = {"best": r"\textbf{%s}", "second": r"\underline{%s}", None: "%s"}
         body = [
-            " & ".join(macros[self.marks.get((i, j))] % str(cell).translate(_LATEX) for j, cell in enumerate(row))
+            " & ".join(
+                macros[self.marks.get((i, j))] % printable(str(cell)).translate(_LATEX) for j, cell in enumerate(row)
+            )
             + r" \\"
             for i, row in enumerate(self.rows)
         ]
@@ -156,7 +163,7 @@ class Table:
                 rich.text.Text(heading), justify="right" if number else "left", no_wrap=number, overflow="fold"
             )
         for i, row in enumerate(self.rows):
-            table.add_row(*(rich.text.Text(str(cell), styles[self.marks.get((i, j))]) for j, cell in enumerate(row)))
+            table.add_row(*(rich.text.Text(_text(cell), styles[self.marks.get((i, j))]) for j, cell in enumerate(row)))
         return table
 
 
@@ -207,6 +214,23 @@ def mark_columns(
     return marks
 
 
+def _text(cell: Cell) -> str:
+    """A cell as text, without control characters."""
+    return printable(str(cell))
+
+
+def _no_formula(cell: Cell) -> str:
+    """A cell whose text a spreadsheet does not take for a formula; numbers unchanged."""
+    text = _text(cell)
+    if isinstance(cell, Number) or not text.startswith(("=", "+", "-", "@", "\t")) or text == "-":
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
 def _markdown_row(cells: Sequence[Cell]) -> str:
     """Cells between bars; a bar or line break inside a cell would break the row."""
-    return "| " + " | ".join(" ".join(str(cell).split()).replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(" ".join(_text(cell).split()).replace("|", r"\|") for cell in cells) + " |"

@@ -1,5 +1,6 @@
 """Data from raw files to a trained run on the command line: import, label, check, splits."""
 
+import json
 import re
 
 import numpy as np
@@ -8,7 +9,7 @@ import scipy.io
 from PIL import Image, ImageColor
 from typer.main import get_command
 
-from commands import TINY, assert_names, done, refused
+from commands import TINY, assert_names, cli, done, refused
 from conftest import plant
 from multibit import FeatureStore, Run
 from multibit.cli import Kind, app
@@ -226,3 +227,49 @@ def test_a_source_is_never_replaced(verb, tmp_path):
     source.write_text('{"id": "a", "text": "a red dog", "labels": ["dog"], "photographer": "x"}\n')
     assert_names(refused(*verb, source, "--out", source), source)
     assert "photographer" in source.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (["--out", "a.csv", "--out", "b.csv"], "--out"),
+        (["--out", "a.csv", "--separator", ",", "--separator=;"], "--separator"),
+        (["--out", "a.csv", "--map", "text=a", "--map", "text=b"], "--map"),
+    ],
+)
+def test_an_option_never_overwrites_itself(tmp_path, pairs, options, option, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_names(refused("import", "manifest", pairs, *options), option, "twice")
+    assert not (tmp_path / "a.csv").exists() and not (tmp_path / "b.csv").exists()
+
+
+def test_what_was_left_out_is_told_even_when_an_error_follows(tmp_path, pairs):
+    (pairs / "alone.png").touch()
+    (pairs / "a.txt").write_bytes("日本語".encode("shift-jis"))
+    result = cli("import", "pairs", pairs, "--out", tmp_path / "items.csv")
+    assert result.code == 1 and "alone.png" in result.out and "--encoding" in result.err
+    done("import", "pairs", pairs, "--out", tmp_path / "items.csv", "--encoding", "shift-jis")
+    assert read_manifest(tmp_path / "items.csv").texts[0] == ("日本語",)
+
+
+def test_control_characters_and_markup_of_the_data_are_only_text(tmp_path):
+    folder = tmp_path / "r[/x]"
+    folder.mkdir(parents=True)
+    row = {"image": "no[/y].png", "text": "a", "labels": ["\x9bX"]}
+    rows = [json.dumps({"id": f"{number}\x1b[2J", **row}) for number in range(6)]
+    (folder / "m.jsonl").write_text("\n".join(rows))
+    result = cli("check", folder / "m.jsonl")
+    assert result.code == 0 and not set("\x1b\x9b") & set(result.out) and "\\u001b[2J" in result.out
+    assert_names(refused("info", folder / "gone\x1b[2J"), "\\u001b[2J", "r[/x]")
+
+
+def test_plurals_are_an_option_of_a_vocabulary(tmp_path, pairs):
+    (pairs / "a.txt").write_text("two dogs")
+    done("import", "pairs", pairs, "--out", tmp_path / "items.csv")
+    (tmp_path / "names.txt").write_bytes("dog\r\ncar\r\n".encode("utf-16"))
+    options = ["label", tmp_path / "items.csv", "--out", tmp_path / "new.csv"]
+    done(*options, "--vocabulary", tmp_path / "names.txt")
+    assert read_manifest(tmp_path / "new.csv").label_names_of(0) == []
+    done(*options, "--vocabulary", tmp_path / "names.txt", "--plurals")
+    assert read_manifest(tmp_path / "new.csv").label_names_of(0) == ["dog"]
+    assert_names(refused(*options, "--plurals"), "--plurals")

@@ -95,10 +95,10 @@ def test_an_empty_file_is_the_default(tmp_path):
 @pytest.mark.parametrize(
     ("content", "field", "value"),
     [
-        (None, "", "No such file"),
+        (None, "", "no such file"),
         (b"alpha = ", "", "end of document"),
         (b"alpha = 1\nalpha = 2\n", "", "TOML"),
-        (b"# \xff\n", "", "utf-8"),
+        (b"# \xff\n", "", "UTF-8"),
         (b"alpa = 1\n", "", "alpa"),
         (b"[train]\nepochs = 1\n", "train", "table"),
         (b"[lengths]\n8 = 1\n", "lengths", "table"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 
 from multibit import FeatureStore, PairedDataset
+from multibit.data.sources import DataNote
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.features import extract
 from multibit.features.base import ImageFunction, TextFunction
@@ -230,7 +232,7 @@ def odd_images(folder: Path) -> dict[str, str | None]:
     (folder / "folder.jpg").mkdir()
     bad = {
         "truncated.jpg": "truncated", "empty.jpg": "", "text.jpg": "", "200MP.png": "89,478,485",
-        "loop.jpg": "Too many levels of symbolic links", "folder.jpg": "Is a directory",
+        "loop.jpg": "Too many levels of symbolic links", "folder.jpg": "is a folder",
     }  # fmt: skip
     return {path.name: bad.get(path.name) for path in sorted(folder.iterdir())}
 
@@ -340,7 +342,7 @@ def test_a_crash_while_the_header_is_written_costs_no_encoding(data, tmp_path, m
     bad = spoil(data, [3])
     extracted(bad, tmp_path / "uninterrupted")
     with monkeypatch.context() as patch:
-        patch.setattr(extract, "write_header", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(extract, "write_header", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError) as caught:
             extracted(bad, tmp_path / "store")
         assert str(caught.value) == "disk full"
@@ -448,6 +450,43 @@ def test_a_folder_of_other_images_is_refused(data, tmp_path):
     extracted(data, tmp_path / "store")
     with pytest.raises(MismatchError):
         extracted(replace(data, images=data.images[::-1]), tmp_path / "store")
+
+
+def test_images_that_were_replaced_are_noticed_and_encoded_again_in_their_place(data, tmp_path):
+    extracted(data.take(range(6)), tmp_path / "store")
+    Image.new("RGB", (4, 3), (7, 7, 7)).save(data.images[2])
+    with pytest.raises(MismatchError) as caught:
+        extracted(data.take(range(6)), tmp_path / "store")
+    assert str(data.images[2]) in caught.value.problem and "`update`" in caught.value.hint
+    with pytest.warns(DataNote, match="1 images have changed"):
+        store = extracted(data, tmp_path / "store", update=True)
+    assert store.dataset.ids == data.ids and store.dataset.texts == data.texts
+    assert store.image[:].tolist() == [[7, 7, 7] if row == 2 else [row * 20, row, 255 - row] for row in range(ITEMS)]
+    assert store.text[:].tolist() == [[len(text), ord(text[0])] for several in data.texts for text in several]
+    whole = extracted(data, tmp_path / "new")
+    assert store.fingerprint() == whole.fingerprint()
+    data.images[4].write_bytes(b"")
+    with pytest.warns(DataNote, match="1 images have changed"):
+        store = extracted(data, tmp_path / "store", update=True)
+    assert "item 4" not in store.dataset.ids and dict(store.skipped).keys() == {"item 4"}
+    assert store.image[2].tolist() == [7, 7, 7] and len(store) == ITEMS - 1
+
+
+def test_a_touched_image_is_the_same_and_a_moved_store_finds_its_images(data, tmp_path):
+    (tmp_path / "all").mkdir()
+    (tmp_path / "images").rename(tmp_path / "all/images")
+    here = replace(data, images=tuple(tmp_path / "all/images" / path.name for path in data.images))
+    extracted(here, tmp_path / "all/store")
+    os.utime(here.images[0], (1, 1))
+    assert extracted(here, tmp_path / "all/store").dataset.images == here.images
+    (tmp_path / "all").rename(tmp_path / "moved")
+    moved = tuple(tmp_path / "moved/images" / path.name for path in data.images)
+    assert FeatureStore.open(tmp_path / "moved/store").dataset.images == moved
+    (tmp_path / "moved/images").rename(tmp_path / "elsewhere")
+    elsewhere = tuple(tmp_path / "elsewhere" / path.name for path in data.images)
+    with pytest.warns(DataNote, match="another place"):
+        extracted(replace(data, images=elsewhere), tmp_path / "moved/store")
+    assert FeatureStore.open(tmp_path / "moved/store").dataset.images == elsewhere
 
 
 def test_shards_of_another_size_are_never_mixed_in(data, tmp_path, monkeypatch):

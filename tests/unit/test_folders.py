@@ -43,16 +43,16 @@ def test_pairs_are_found_by_stem(tmp_path):
         write(tmp_path / name)
     write(tmp_path / "a.txt", "a cat\n\nanother\n")
     write(tmp_path / "a.labels", "cat\nanimal\n")
-    write(tmp_path / "sub/b.txt", "un café".encode("latin-1"))
+    write(tmp_path / "sub/b.txt", "un café".encode("utf-16"))
     write(tmp_path / "widow.txt", "text")
     write(tmp_path / ".hidden/c.txt", "text")
     data, notes = reading(read_pairs, tmp_path)
     assert data.ids == ("a", "sub/b") and data.images == (tmp_path / "a.jpg", tmp_path / "sub/b.PNG")
     assert data.texts == (("a cat", "another"), ("un café",)) and data.label_names_of(0) == ["animal", "cat"]
-    assert len(notes) == 3 and all(each.startswith(f"{tmp_path}: ") for each in notes)
-    assert "1 images" in notes[0] and f"{tmp_path / 'alone.jpg'}" in notes[0]
-    assert "1 texts" in notes[1] and f"{tmp_path / 'widow'}" in notes[1]
-    assert ".heic (2), .psd (1)" in notes[2]
+    assert len(notes) == 4 and all(each.startswith(f"{tmp_path}: ") for each in notes)
+    assert "2 hidden" in notes[0] and ".heic (2), .psd (1)" in notes[1]
+    assert "1 images" in notes[2] and f"{tmp_path / 'alone.jpg'}" in notes[2]
+    assert "1 texts" in notes[3] and f"{tmp_path / 'widow.txt'}" in notes[3]
 
 
 def test_pairs_without_labels_have_none(tmp_path):
@@ -120,7 +120,8 @@ def test_shards_are_read_in_order_and_images_unpacked(tmp_path):
     assert [data.label_names_of(row) for row in range(3)] == [["x", "y"], [], ["3"]]
     assert [path.read_bytes() for path in data.images] == [b"A", b"B", b"C"]
     assert data.images[0] == tmp_path / "unpacked/p/a.png"
-    assert len(notes) == 1 and notes[0].startswith(f"{tmp_path / 's'}: 1 items") and notes[0].endswith(" d.")
+    assert len(notes) == 2 and notes[0].startswith(f"{tmp_path / 's'}: 1 items") and notes[0].endswith(" d.")
+    assert ".v1.jpg (1)" in notes[1]
 
 
 @pytest.mark.parametrize("name", ["../evil.jpg", "/abs/evil.jpg", "a/../../evil.jpg"])
@@ -149,10 +150,9 @@ def test_the_error_of_a_file_that_is_not_a_tar_is_one_line(tmp_path):
 
 def test_invalid_shards_are_refused_with_file_and_field(tmp_path):
     shard(tmp_path / "j.tar", {"a.jpg": b"x", "a.json": "{"})
-    shard(tmp_path / "s/0.tar", {"a.jpg": b"x"})
-    shard(tmp_path / "s/1.tar", {"a.jpg": b"x"})
+    shard(tmp_path / "s.tar", {"a.jpg": b"x", "a.JPG": b"x"})
     (tmp_path / "empty").mkdir()
-    for name, field in (("empty", ""), ("x.tar", ""), ("j.tar", "a.json"), ("s", "ids")):
+    for name, field in (("empty", ""), ("x.tar", ""), ("j.tar", "a.json"), ("s.tar", "a.JPG")):
         with pytest.raises(DataError) as caught:
             read_webdataset(tmp_path / name, images=tmp_path / "p")
         assert (caught.value.file, caught.value.field) == (tmp_path / name, field)

@@ -239,7 +239,7 @@ def test_a_file_that_is_not_an_image_is_refused(tmp_path, content, found):
 
 
 def test_a_folder_is_refused(tmp_path):
-    assert "directory" in refused(tmp_path).problem.lower()
+    assert "folder" in refused(tmp_path).problem
 
 
 def test_a_loop_of_symbolic_links_is_refused(tmp_path):

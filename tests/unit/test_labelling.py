@@ -26,10 +26,36 @@ def labels(data):
 
 def test_a_vocabulary_is_found_without_regard_to_case_and_plural():
     data = of_texts("Two DOGS and a bus", "buses near fire hydrants", ["a cat", "the dog"], "dogma", "")
-    made = label_from_texts(data, ["dog", "Bus", "fire hydrant", "zebra"])
+    made = label_from_texts(data, ["dog", "Bus", "fire hydrant", "zebra"], plurals=True)
     assert made.label_names == ("Bus", "dog", "fire hydrant", "zebra")
     assert labels(made) == [["Bus", "dog"], ["Bus", "fire hydrant"], ["dog"], [], []]
     assert (made.ids, made.texts) == (data.ids, data.texts)
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "found"),
+    [
+        (["dog"], "two dogs", []),
+        (["very large blue parrot"], "a VERY  large\nblue parrot", ["very large blue parrot"]),
+        (["C", "C++", "C#"], "c++ and c#, not c", ["C", "C#", "C++"]),
+        ([".NET", "net"], "asp.net", [".NET", "net"]),
+        (["cafe\u0301"], "a caf\u00e9", ["caf\u00e9"]),
+        (["नमस्ते"], "वह नमस्ते बोला", ["नमस्ते"]),
+        (["नम"], "नमस्ते", []),
+        (["猫", "狗"], "一只猫", ["猫"]),
+        (["Straße"], "STRASSE", ["Straße"]),
+        (["man's hat", "man"], "a man’s hat", ["man", "man's hat"]),
+    ],
+)
+def test_a_name_of_a_vocabulary_is_found_as_a_whole(names, text, found):
+    assert labels(label_from_texts(of_texts(text, *names), names))[0] == found
+
+
+@pytest.mark.parametrize("names", [["cat", "CAT"], ["caf\u00e9", "cafe\u0301"], ["cat", "++"], ["\u0301"]])
+def test_names_that_collide_or_can_never_be_found_are_refused(names):
+    with pytest.raises(ConfigError) as caught:
+        label_from_texts(of_texts("a cat"), names)
+    assert caught.value.option == "vocabulary" and repr(names[-1]) in caught.value.problem
 
 
 def test_a_phrase_does_not_span_a_comma_or_a_function_word():

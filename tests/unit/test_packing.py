@@ -246,3 +246,11 @@ def test_a_length_that_the_codes_do_not_have_is_refused(bits):
         Codes.from_bits(np.ones((3, 20))).prefix(bits)
     assert caught.value.option == "bits"
     assert "1 to 20" in caught.value.problem and repr(bits) in caught.value.problem
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i1", "i8", "f2", "f4", "f8"])
+def test_zeros_and_ones_of_any_type_have_no_sign(dtype):
+    for values in ([[0, 1], [1, 0]], [[[0, 1], [1, 1]]]):
+        with pytest.raises(DataError) as caught:
+            Codes.binarize(np.array(values, dtype))
+        assert caught.value.field == "values" and "from_bits" in caught.value.hint

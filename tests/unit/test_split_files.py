@@ -106,7 +106,7 @@ def test_numbers_that_are_only_partly_ids_are_refused(tmp_path):
         ("x.json", '{"train": ["im77"]}', "train", "'im77'"),
         ("x.npz", "junk", "", ""),
         ("x.mat", "junk", "", "MATLAB"),
-        ("x.json", None, "", "cannot be read"),
+        ("x.json", None, "", "no such file"),
         ("x.csv", "", "", ".npz, .mat, .json"),
     ],
 )

@@ -326,3 +326,10 @@ def test_describe_refuses_a_corrupt_npz(tmp_path, content):
     with pytest.raises((DataError, FormatError)) as caught:
         describe(path)
     assert path.name in str(caught.value)
+
+
+def test_texts_that_a_spreadsheet_would_run_and_control_characters_are_only_text():
+    cells = ("=1+1", "+a", "-b", "@c", "-", "-0.5", Number(-1.0), "\x1b[2J")
+    table = Table("t", tuple("abcdefgh"), (cells,))
+    assert table.csv().splitlines()[1] == "'=1+1,'+a,'-b,'@c,-,-0.5,-1.00,\\u001b[2J"
+    assert "\x1b" not in table.markdown() and "\x1b" not in table.latex()

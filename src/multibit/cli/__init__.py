@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from multibit.cli import about, data, model, paper, search
-from multibit.cli.app import app
+from multibit.cli.app import Verb, app
 from multibit.cli.options import EngineName, Kind
 
 __all__ = ["EngineName", "Kind", "app", "main"]
@@ -29,7 +29,7 @@ VERBS: dict[str, Callable[..., None]] = {
 """Verb -> function, in the order of the help."""
 
 for name, verb in VERBS.items():
-    app.command(name)(verb)
+    app.command(name, cls=Verb)(verb)
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from multibit.cli.options import echo
+
 
 def info(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A dataset, feature store, run, index or codes file.")],
@@ -15,4 +17,4 @@ def info(
     from multibit.inventory import describe
 
     for name, value in describe(path).items():
-        typer.echo(f"{name + ':':<22}{value}")
+        echo(f"{name + ':':<22}{value}")

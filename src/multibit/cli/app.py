@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from multibit import __version__
-from multibit.errors import MultibitError
+from multibit.errors import ConfigError, MultibitError, printable
 from multibit.progress import showing
 
 SPELLED_AS: Mapping[str, tuple[str, ...]] = {
@@ -27,6 +27,23 @@ SPELLED_AS: Mapping[str, tuple[str, ...]] = {
     "train": ("training",),
 }
 """Argument of a Python function -> parameters of the verbs with that meaning, where the names differ."""
+
+
+class Verb(TyperCommand):
+    """A verb that refuses an option with one value that is given twice: the first value would have no effect."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line.
+
+        Raises:
+            ConfigError: an option is given twice.
+        """
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        once = [param for param in order if not (getattr(param, "multiple", False) or getattr(param, "is_flag", False))]
+        for param in once:
+            if param.param_type_name == "option" and once.count(param) > 1:
+                raise ConfigError("given twice.", option=str(param.name), hint="Give it once.")
+        return list(super().parse_args(ctx, args))
 
 
 class Verbs(TyperGroup):
@@ -115,5 +132,5 @@ def _multibit(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"Error: {' '.join(message.splitlines())}", err=True)
+    typer.echo(f"Error: {' '.join(printable(message).splitlines())}", err=True)
     sys.exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,7 @@ from multibit.cli.options import (
     SeparatorOption,
     SetOption,
     describe_method,
+    echo,
     lines,
     pairs,
     read_config,
@@ -58,7 +61,7 @@ def demo(
     require_writable(out, folder=True)
     chosen = read_method(method, None, None)
     config = read_config(chosen, None, None, settings, seed)
-    typer.echo(describe_method(chosen))
+    echo(describe_method(chosen))
     run_demo(out, config, stdout(), method=method, device=device.value)
 
 
@@ -82,6 +85,12 @@ def import_(
     separator: Annotated[
         str | None, typer.Option(help="Separates several labels or texts in one CSV cell. Default: |")
     ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of text files without a byte order mark. Default: UTF-8.")
+    ] = None,
+    prefix_ids: Annotated[
+        bool, typer.Option("--prefix-ids", help="Put the name of the split or shard in front of every id.")
+    ] = False,
 ) -> None:
     """Convert common dataset layouts into a manifest or .npz.
 
@@ -89,10 +98,8 @@ def import_(
     XAll, YAll, LAll; mirflickr, coco, nuswide, iapr: the official downloads; folders: one folder per label; pairs:
     a.jpg with a.txt; webdataset: tar shards; huggingface: saved to disk.
     """
-    import warnings
-
     from multibit.data.export import require_dataset_target, write_arrays_npz, write_dataset
-    from multibit.data.sources import UNPACKED, DataNote, read
+    from multibit.data.sources import UNPACKED, read
     from multibit.files import require_writable
 
     require_dataset_target(out, features=kind is Kind["mat-features"])
@@ -106,20 +113,35 @@ def import_(
         "root": pairs(root, "root") or None,
         "label_names": lines(label_names),
         "separator": separator,
+        "encoding": encoding,
+        "prefix_ids": prefix_ids or None,
     }
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always", DataNote)
+    with _noting():
         data = read(kind.value, source, **options)
-    for each in notes:
-        typer.echo(f"Note: {each.message}")
     if isinstance(data, dict):
         write_arrays_npz(data, out)
         what = ", ".join(f"{name} {data[name].shape}" for name in ("image", "text", "labels"))
         split = f"; own split: {len(data['train']):,} train, {len(data['query']):,} query" if "train" in data else ""
-        typer.echo(f"Wrote {out}: {what}{split}")
+        echo(f"Wrote {out}: {what}{split}")
     else:
         write_dataset(data, out)
-        typer.echo(f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}")
+        echo(f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}")
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[None]:
+    """Print the notes of the block, also when an error follows: what was left out may explain it."""
+    import warnings
+
+    from multibit.data.sources import DataNote
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", DataNote)
+        try:
+            yield
+        finally:
+            for each in notes:
+                echo(f"Note: {each.message}")
 
 
 def label(
@@ -132,6 +154,9 @@ def label(
     min_share: Annotated[float, typer.Option(help="Least share of items with a word, to make it a label.")] = 0.002,
     max_share: Annotated[float, typer.Option(help="Largest share of items with a word.")] = 0.5,
     count: Annotated[int, typer.Option(min=1, help="Largest number of labels.")] = 100,
+    plurals: Annotated[
+        bool, typer.Option("--plurals", help="Take English plurals for the names of --vocabulary, too.")
+    ] = False,
     image_encoder: Annotated[
         str | None, typer.Option(help="Label by image content instead: image side of a joint encoder.")
     ] = None,
@@ -142,7 +167,7 @@ def label(
 ) -> None:
     """Create labels for a dataset that has none.
 
-    A label is a word or two-word phrase in the texts of an item or, with encoders, a name that matches its image.
+    A label is a word or phrase in the texts of an item or, with encoders, a name that matches its image.
     """
     from multibit.data.export import require_dataset_target, write_dataset
     from multibit.data.labelling import label_from_texts
@@ -153,6 +178,10 @@ def label(
 
     if vocabulary is not None:
         refuse_unused(ctx, "with --vocabulary, which names the labels", "min_share", "max_share", "count")
+    else:
+        refuse_unused(ctx, "without --vocabulary: plurals are ignored then anyway", "plurals")
+    if image_encoder:
+        refuse_unused(ctx, "with encoders, which see no texts", "plurals")
     require_dataset_target(out)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
     dataset, _ = open_data(data, images=images, columns=pairs(column, "column"))
@@ -166,12 +195,11 @@ def label(
         sides = load_image_encoder(image_encoder, device.value), load_text_encoder(text_encoder, device.value)
         labelled = label_zero_shot(dataset, names, *sides)
     else:
-        labelled = label_from_texts(dataset, names, min_share=min_share, max_share=max_share, count=count)
+        shares = {"min_share": min_share, "max_share": max_share}
+        labelled = label_from_texts(dataset, names, **shares, count=count, plurals=plurals)
     write_dataset(labelled, out)
-    without = int((labelled.labels.sum(axis=1) == 0).sum())
-    typer.echo(
-        f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one"
-    )
+    without = int((labelled.label_rows.per_item() == 0).sum())
+    echo(f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one")
 
 
 def check(
@@ -219,13 +247,13 @@ def check(
         note = f"... and {more} more; --html writes all." if more > 0 else table.note
         show(replace(table, rows=table.rows[:MAX_ROWS], note=note))
     for name, reason in found.unreadable[:MAX_ROWS]:
-        typer.echo(f"cannot be read: {name}: {reason}")
+        echo(f"cannot be read: {name}: {reason}")
     if html is not None:
         write_check_page(found, str(data), html)
-        typer.echo(f"Wrote {html}: open it in a browser")
+        echo(f"Wrote {html}: open it in a browser")
     if groups is not None:
         found.write_groups(groups)
-        typer.echo(f"Wrote {groups}: {len(found.groups):,} groups of near-duplicate images")
+        echo(f"Wrote {groups}: {len(found.groups):,} groups of near-duplicate images")
 
 
 def features(
@@ -293,16 +321,17 @@ def features(
     image_side = load_image_encoder(image_encoder, device.value, **options)
     text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
     options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
-    store = extract_features(dataset, image_side, text_side, out, **options)
+    with _noting():
+        store = extract_features(dataset, image_side, text_side, out, **options)
     done = "Wrote" if not before else "Updated" if update else "Kept"
-    typer.echo(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
+    echo(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
     if store.tokens:
-        typer.echo(f"  tokens: {describe_tokens(store.token_shapes)}")
+        echo(f"  tokens: {describe_tokens(store.token_shapes)}")
     if store.truncated:
         limit = store.recipe.text.text_limit
-        typer.echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")
+        echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")
     for name, reason in store.skipped:
-        typer.echo(f"  skipped {name}: {reason}")
+        echo(f"  skipped {name}: {reason}")
 
 
 def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:
@@ -317,4 +346,4 @@ def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, 
     store = read_ready(dataset, ready, recipe)
     store.require_finite()
     store.save(out)
-    typer.echo(f"Wrote {out}: {len(store):,} items, {len(store.skipped):,} without a row in {ready}")
+    echo(f"Wrote {out}: {len(store):,} items, {len(store.skipped):,} without a row in {ready}")

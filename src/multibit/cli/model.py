@@ -28,6 +28,7 @@ from multibit.cli.options import (
     TrainingOption,
     ValidationOption,
     describe_method,
+    echo,
     lines,
     numbers,
     pairs,
@@ -77,12 +78,12 @@ def train(
     resolved = read_config(chosen, preset, config, settings, seed)
     require_writable(out, folder=True)
     store, rows = _open_split(features, split, groups, queries, training, validation)
-    typer.echo(describe_method(chosen))
-    typer.echo(f"Split {rows.describe()}")
+    echo(describe_method(chosen))
+    echo(f"Split {rows.describe()}")
     workers = processors() if device is Device.cpu else 1
     run = Run.create(out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers)
     code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
-    typer.echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
+    echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
 
 
 def select(
@@ -130,22 +131,22 @@ def select(
     etas = GRID_ETA if eta is None else numbers(eta, "eta", float)
     require_writable(out, folder=True)
     store, rows = _open_split(features, split, groups, queries, training, validation)
-    typer.echo(describe_method(chosen))
-    typer.echo(f"Split {rows.describe()}")
+    echo(describe_method(chosen))
+    echo(f"Split {rows.describe()}")
     record = select_in(
         out, store, rows, resolved, method=chosen.name, alpha=alphas, eta=etas, full=full, device=device.value
     )
     choice = record.choice
     show(surface_table(choice))
     written = write_selection(choice, out)
-    typer.echo(f"Wrote {out}: {', '.join(path.name for path in (out / RECORD, *written))}")
+    echo(f"Wrote {out}: {', '.join(path.name for path in (out / RECORD, *written))}")
     if missing := missing_for_figures():
-        typer.echo(f"No figure: {missing}")
+        echo(f"No figure: {missing}")
     best = choice.best
-    typer.echo(f"Best: {best}, validation mean mAP {100 * choice.best_score:.2f} % at {choice.bits} bits")
+    echo(f"Best: {best}, validation mean mAP {100 * choice.best_score:.2f} % at {choice.bits} bits")
     again = repeated(ctx, "alpha", "eta", "full", "out")
     values = [f"--set={name}={value}" for name, value in best._asdict().items()]
-    typer.echo(f"Train with: {shlex.join(['multibit', 'train', *again, *values, '--out', 'run'])}")
+    echo(f"Train with: {shlex.join(['multibit', 'train', *again, *values, '--out', 'run'])}")
 
 
 def _open_split(
@@ -194,7 +195,7 @@ def encode(
     require_writable(out, unlike=(Path(loaded.record.features or ""),))
     store = open_features(loaded, features)
     write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)
-    typer.echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
+    echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
 
 
 def evaluate(
@@ -278,11 +279,11 @@ def evaluate(
     save_evaluations(target, first.evaluations)
     if save_dir is not None:
         count = len(write_field_files(field_record(first, store), save_dir))
-        typer.echo(f"Wrote {save_dir}: {count} files in the field's formats")
+        echo(f"Wrote {save_dir}: {count} files in the field's formats")
     if not no_report:
         assessed = [assess_run(first, store), *(assess_run(each, store, first) for each in measured[1:])]
         _write_report(assessed, folder, comparisons, target)
-    typer.echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
+    echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
 
 def _evaluate_codes(
@@ -320,7 +321,7 @@ def _evaluate_codes(
     others = [measure_against(sets, run, store, at=at) for run, store in zip(runs, stores, strict=True)]
     first = measure_codes(sets, protocol=PROTOCOLS["in"] if others else WHOLE, at=at)
     for note in sets.notes:
-        typer.echo(f"Note: {note}")
+        echo(f"Note: {note}")
     comparisons = _show_tables([first, *others], markdown)
     save_evaluations(target, first.evaluations)
     if folder is not None:
@@ -329,7 +330,7 @@ def _evaluate_codes(
             assess_codes(first, runs[0].label_names, runs[0].recipe.text) if runs else assess_codes(first, label_names)
         )
         _write_report([known, *compared], folder, comparisons, target)
-    typer.echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
+    echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
 
 def _next_to(path: Path, name: str) -> Path:
@@ -348,12 +349,12 @@ def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Compar
     comparisons = [compare(*each) for each in protocols] if others else []
     for table in [*map(accuracy_table, first.evaluations), *(comparison.table() for comparison in comparisons)]:
         if markdown:
-            typer.echo(table.markdown() + "\n")
+            echo(table.markdown() + "\n")
         else:
             show(table)
     for each in measured:
         for warning in each.bits.warnings:
-            typer.echo(f"Warning: {each.evaluations[0].name}: {warning}", err=True)
+            echo(f"Warning: {each.evaluations[0].name}: {warning}", err=True)
     return comparisons
 
 
@@ -368,9 +369,9 @@ def _write_report(
     written = write_report(assessed, folder, comparisons=comparisons, keep=saved)
     missing = missing_for_figures()
     if missing:
-        typer.echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
+        echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
     else:
-        typer.echo(f"Wrote {written[0]}: open it in a browser")
+        echo(f"Wrote {written[0]}: open it in a browser")
 
 
 def _check_targets(out: Path, report: Path | None, field: Path | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,6 +111,11 @@ def stdout() -> Console:
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else 120)
 
 
+def echo(text: str, err: bool = False) -> None:
+    """Print a line; control characters of the data become escapes."""
+    typer.echo(printable(text), err=err)
+
+
 def show(table: Table) -> None:
     """Print a table."""
     stdout().print(table.rich())
@@ -200,15 +205,30 @@ def pairs(values: list[str] | None, option: str) -> dict[str, str]:
     """NAME=VALUE pairs of a repeated option.
 
     Raises:
+        ConfigError: another form, or a name that is given twice.
+    """
+    first, *more = pairs_in_rounds(values, option)
+    for name in (name for names in more for name in names):
+        raise ConfigError(f"{name} is given twice.", option=option, hint="Give each name once.")
+    return first
+
+
+def pairs_in_rounds(values: list[str] | None, option: str) -> list[dict[str, str]]:
+    """NAME=VALUE pairs of a repeated option; the second value of a name is in the second dictionary, and so on.
+
+    Raises:
         ConfigError: another form.
     """
-    pairs = {}
+    rounds: list[dict[str, str]] = [{}]
     for value in values or ():
         name, equals, content = value.partition("=")
-        if not equals or not name:
+        if not equals or not name.strip():
             raise ConfigError(f"need NAME=VALUE, got {value!r}.", option=option)
-        pairs[name.strip()] = content.strip()
-    return pairs
+        free = next((each for each in rounds if name.strip() not in each), None)
+        if free is None:
+            rounds.append(free := {})
+        free[name.strip()] = content.strip()
+    return rounds
 
 
 def numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
@@ -228,14 +248,14 @@ def lines(path: Path | None) -> list[str] | None:
     """Non-empty lines of a file; None without a file.
 
     Raises:
-        DataError: not UTF-8, or no such line.
+        DataError: not text in UTF-8 or with a byte order mark, or no such line.
     """
     if path is None:
         return None
-    try:
-        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error}).", file=path) from None
+    from multibit.files import read_text  # slow to import
+
+    text = read_text(path).replace("\r", "\n")
+    found = [line.strip() for line in text.split("\n") if line.strip()]
     if not found:
         raise DataError("the file is empty.", file=path, hint="Write the names into it, one per line.")
     return found

@@ -12,6 +12,7 @@ from multibit.cli.options import (
     DeviceOption,
     PresetOption,
     SetOption,
+    echo,
     numbers,
     pairs,
     refuse_unused,
@@ -111,7 +112,7 @@ def reproduce(
     if joined:
         refuse_unused(ctx, "with --join, which reads finished reproductions", *NOT_JOINED)
         written = join(data or [], out)
-        typer.echo(f"Wrote {out}: {counted(len(written), 'file', 'files')}")
+        echo(f"Wrote {out}: {counted(len(written), 'file', 'files')}")
         return
     if data and len(data) > 1:
         raise ConfigError(
@@ -144,7 +145,7 @@ def reproduce(
         compared=compared,
     )
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
-    typer.echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
+    echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:
         raise typer.Exit(1)  # a table or figure that was named could not be made
 

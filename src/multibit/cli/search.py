@@ -14,6 +14,7 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
+    echo,
     refuse_unused,
     require_ending,
     show,
@@ -84,7 +85,7 @@ def index(
             for name, path in paths.items():
                 built[name].save(path)
     for name, path in paths.items():
-        typer.echo(f"Wrote {path}: {len(built[name]):,} items")
+        echo(f"Wrote {path}: {len(built[name]):,} items")
 
 
 def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:
@@ -128,7 +129,7 @@ def merge(
     indices = [import_index(part) if part.suffix == ".parquet" else Index.load(part) for part in parts]
     merged = Index.merge(indices, [str(part) for part in parts])
     merged.save(out)
-    typer.echo(f"Wrote {out}: {len(merged):,} items")
+    echo(f"Wrote {out}: {len(merged):,} items")
 
 
 def export(
@@ -148,7 +149,7 @@ def export(
         export_index(found, out, bits)
     else:
         export_codes(found.codes, out, bits)
-    typer.echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
+    echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
 
 
 def search(
@@ -201,12 +202,20 @@ def search(
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
-            typer.echo(json.dumps(row, ensure_ascii=False, default=str))
+            echo(json.dumps(row, ensure_ascii=False, default=str))
     else:
         show(hits_table(hits, searched, result.bits, measure))
     if sheet is not None:
+        shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
+        gone = [path for path in shown if path and not Path(path).is_file()]
+        if gone:
+            echo(
+                f"Note: {len(gone)} of {len(hits)} images are not where the index says, such as {gone[0]}; their "
+                "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
+                err=True,
+            )
         _draw(sheet, query, image, searched, result.bits, hits)
-        typer.echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+        echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:

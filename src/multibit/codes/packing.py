@@ -75,7 +75,7 @@ class Codes:
             DataError: another shape, or not 1 to 1,024 columns, a NaN, or a 0/1 array (use `from_bits` for those).
         """
         array, views = _matrix(values)
-        if array.dtype.kind in "bu" or (array.dtype.kind == "i" and set(np.unique(array)) == {0, 1}):
+        if array.dtype.kind in "bu" or _is_bits(array):
             raise DataError(
                 f"0/1 values of type {array.dtype} have no sign.",
                 field="values",
@@ -324,6 +324,11 @@ def _words(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
 def _by_code(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """Values of items with several views (N, V, n) -> (N V, n), and V; other shapes as they are, and 1."""
     return (array, 1) if array.ndim != 3 else (array.reshape(-1, array.shape[2]), array.shape[1])
+
+
+def _is_bits(array: NDArray[Any]) -> bool:
+    """Whether all values are 0 or 1, both of which occur."""
+    return bool(((array == 0) | (array == 1)).all()) and bool(array.any()) and not bool(array.all())
 
 
 def _matrix(values: ArrayLike) -> tuple[NDArray[Any], int]:

@@ -1,21 +1,75 @@
-"""A paired data set: items with an image, one or several texts, and labels."""
+"""A paired data set: items with an image, one or several texts, and labels.
+
+The labels are kept sparse from the reader to the feature store, and become a dense matrix where `labels` is read:
+40,000 items with 8 of 20,000 tags each are 320,000 numbers, the matrix has 800 million.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
 
-from multibit.arrays import Labels, as_labels, row_numbers
+from multibit.arrays import IntArray, Labels, as_labels, row_numbers
+from multibit.data.values import same_name
 from multibit.errors import DataError
 from multibit.files import fingerprint
 
 Item = tuple[str, Path | None, Sequence[str], Iterable[str]]
 """Id, image file, texts and label names of one item."""
+
+
+BLOCK = 1 << 24
+"""Bytes of dense labels that are made at a time."""
+
+
+class LabelRows:
+    """Sparse labels (N, C), of which rows become dense where they are indexed.
+
+    Args:
+        matrix: (N, C) of uint8, every stored value 1.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, matrix: scipy.sparse.csr_array) -> None:
+        self.matrix = matrix
+        self.shape: tuple[int, int] = matrix.shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Labels:
+        """Dense labels of some rows, (n, C), or of one, (C,)."""
+        if isinstance(rows, int | np.integer):
+            return cast(Labels, self[[rows]][0])
+        dense: Labels = self.matrix[rows].toarray()
+        return dense
+
+    def columns_of(self, row: int) -> list[int]:
+        """Columns of the labels of one item, ascending."""
+        columns: list[int] = self.matrix.indices[self.matrix.indptr[row] : self.matrix.indptr[row + 1]].tolist()
+        return columns
+
+    def blocks(self) -> Iterator[Labels]:
+        """All rows, dense, some at a time."""
+        step = max(BLOCK // max(self.shape[1], 1), 1)
+        return (self[slice(start, start + step)] for start in range(0, max(len(self), 1), step))
+
+    def per_label(self) -> IntArray:
+        """(C,) number of items of each label."""
+        return np.bincount(self.matrix.indices, minlength=self.shape[1]).astype(np.int64)
+
+    def per_item(self) -> IntArray:
+        """(N,) number of labels of each item."""
+        counts: IntArray = np.diff(self.matrix.indptr).astype(np.int64)
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +80,9 @@ class PairedDataset:
         ids: unique, stable names of the items.
         images: image file of each item, None where there is none.
         texts: one or several texts of each item.
-        labels: (N, C) uint8 multi-hot.
+        labels: (N, C) uint8 multi-hot; made from `label_rows` when it is first read, unless it was given.
         label_names: C names, the meaning of the columns.
+        label_rows: the labels, sparse.
 
     Raises:
         DataError: empty, rows that do not match, duplicate ids or label names, label values other than 0 and 1; its
@@ -45,6 +100,7 @@ class PairedDataset:
     texts: tuple[tuple[str, ...], ...]
     labels: Labels
     label_names: tuple[str, ...]
+    label_rows: LabelRows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         count = len(self.ids)
@@ -54,14 +110,19 @@ class PairedDataset:
             found = len(getattr(self, name))
             if found != count:
                 raise DataError(f"{found} rows for {count} ids.", field=name)
-        labels = as_labels(self.labels, rows=count, columns=len(self.label_names))
-        object.__setattr__(self, "labels", labels)
+        if isinstance(self.labels, LabelRows):
+            object.__setattr__(self, "label_rows", self.labels)
+            object.__delattr__(self, "labels")  # `__getattr__` makes it
+        else:
+            labels = as_labels(self.labels, rows=count, columns=len(self.label_names))
+            object.__setattr__(self, "labels", labels)
+            object.__setattr__(self, "label_rows", LabelRows(scipy.sparse.csr_array(labels)))
+        for name in ("ids", "label_names"):
+            _require_texts(name, getattr(self, name))
         if "" in self.ids:
             raise DataError(f"row {self.ids.index('')} has an empty id.", field="ids")
-        _require_encodable("ids", self.ids)
-        _require_encodable("label_names", self.label_names)
         for texts in self.texts:
-            _require_encodable("texts", texts)
+            _require_texts("texts", texts)
         _require_unique("ids", self.ids)
         _require_unique("label_names", self.label_names)
 
@@ -72,7 +133,8 @@ class PairedDataset:
         """Build from items one by one.
 
         Args:
-            items: id, image file, texts and label names of each; an item without a text gets an empty one.
+            items: id, image file, texts and label names of each; an item without a text gets an empty one. Labels that
+                differ only in their Unicode form are one label.
             label_names: the label columns; all that occur in alphabetical order when None.
             rows: row of each item in the file that they were read from, for errors.
 
@@ -84,23 +146,42 @@ class PairedDataset:
             array([[1, 0],
                    [1, 1]], dtype=uint8)
         """
-        listed = [(name, image, tuple(texts) or ("",), tuple(labels)) for name, image, texts, labels in items]
-        names = tuple(sorted({label for item in listed for label in item[3]}) if label_names is None else label_names)
-        column = {name: i for i, name in enumerate(names)}
-        multi_hot = np.zeros((len(listed), len(names)), np.uint8)
-        for number, (key, _, _, labels) in enumerate(listed):
-            for label in labels:
-                if label not in column:
+        given = None if label_names is None else tuple(map(same_name, label_names))
+        _require_unique("label_names", given or ())
+        columns = {name: i for i, name in enumerate(given or ())}
+        ids: dict[str, int] = {}
+        images, texts, indices, ends = list[Path | None](), list[tuple[str, ...]](), array("q"), array("q", [0])
+        for number, (key, image, written, labels) in enumerate(items):
+            row = rows[number] if rows else None
+            if ids.setdefault(key, number) != number:
+                raise _duplicate("ids", key, ids[key], number, rows)
+            images.append(image)
+            texts.append(tuple(written) or ("",))
+            found = set()
+            for label in map(same_name, labels):
+                if label not in columns and given is not None:
                     raise DataError(
-                        f"item {key!r} has the unknown label {label!r}; {len(column)} labels are known.",
-                        row=rows[number] if rows else None,
+                        f"item {key!r} has the unknown label {label!r}; {len(columns)} labels are known.",
+                        row=row,
                         field="labels",
                         hint="Add it to `label_names`.",
                     )
-                multi_hot[number, column[label]] = 1
-        ids, images, texts = tuple(zip(*(item[:3] for item in listed), strict=True)) or ((), (), ())
-        _require_unique("ids", ids, rows)
-        return cls(ids, images, texts, multi_hot, names)
+                found.add(columns.setdefault(label, len(columns)))
+            indices.extend(found)
+            ends.append(len(indices))
+        names = tuple(sorted(columns)) if given is None else given
+        place = np.empty(len(names), np.int64)  # of each column, in the order of the names
+        place[[columns[name] for name in names]] = np.arange(len(names))
+        parts = np.ones(len(indices), np.uint8), place[np.array(indices, np.int64)], np.array(ends, np.int64)
+        matrix = scipy.sparse.csr_array(parts, shape=(len(ids), len(names)))
+        matrix.sort_indices()
+        return cls(tuple(ids), tuple(images), tuple(texts), cast(Labels, LabelRows(matrix)), names)
+
+    def __getattr__(self, name: str) -> Labels:
+        if name != "labels":
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        object.__setattr__(self, "labels", self.label_rows[:])
+        return self.labels
 
     def __repr__(self) -> str:
         return f"PairedDataset({len(self):,} items, {len(self.label_names):,} labels)"
@@ -120,13 +201,13 @@ class PairedDataset:
             tuple(self.ids[row] for row in listed),
             tuple(self.images[row] for row in listed),
             tuple(self.texts[row] for row in listed),
-            self.labels[index],
+            cast(Labels, LabelRows(self.label_rows.matrix[index])),
             self.label_names,
         )
 
     def label_names_of(self, row: int) -> list[str]:
         """Names of the labels of one item."""
-        return [self.label_names[column] for column in np.flatnonzero(self.labels[row])]
+        return [self.label_names[column] for column in self.label_rows.columns_of(row)]
 
     def describe(self, row: int) -> dict[str, Any]:
         """One item as JSON-serialisable values: image path, first text, label names."""
@@ -139,12 +220,14 @@ class PairedDataset:
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the ids, texts and labels: the identity of the data behind a number."""
-        return fingerprint(self.ids, self.texts, self.label_names, self.labels)
+        return fingerprint(self.ids, self.texts, self.label_names, self.label_rows)
 
 
-def _require_encodable(field: str, texts: Iterable[str]) -> None:
-    """Refuse text that cannot be written as UTF-8."""
+def _require_texts(field: str, texts: Iterable[Any]) -> None:
+    """Refuse what is not text, and text that cannot be written as UTF-8."""
     for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"need texts, got {text!r:.60} of type {type(text).__name__}.", field=field)
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -153,15 +236,19 @@ def _require_encodable(field: str, texts: Iterable[str]) -> None:
             ) from None
 
 
-def _require_unique(field: str, names: Sequence[str], rows: Sequence[int] = ()) -> None:
-    """Refuse duplicates; `rows` are the rows of the names in their file, for the error."""
+def _require_unique(field: str, names: Sequence[str]) -> None:
+    """Refuse duplicates."""
     first: dict[str, int] = {}
     for row, name in enumerate(names):
-        if name in first:
-            earlier, later = (rows[first[name]], rows[row]) if rows else (first[name], row)
-            raise DataError(
-                f"duplicate {name!r} in rows {earlier} and {later}; each must be unique.",
-                row=later if rows else None,
-                field=field,
-            )
-        first[name] = row
+        if first.setdefault(name, row) != row:
+            raise _duplicate(field, name, first[name], row)
+
+
+def _duplicate(field: str, name: str, first: int, second: int, rows: Sequence[int] = ()) -> DataError:
+    """The error of a name that occurs twice; `rows` are the rows of the names in their file."""
+    earlier, later = (rows[first], rows[second]) if rows else (first, second)
+    return DataError(
+        f"duplicate {name!r} in rows {earlier} and {later}; each must be unique.",
+        row=later if rows else None,
+        field=field,
+    )

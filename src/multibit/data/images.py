@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from multibit.errors import DataError
+from multibit.files import require_regular
+
+DEEP = 1 << 16
+"""Values of an image of 16 bits are below this."""
 
 MAX_PIXELS = 89_478_485
 """Larger images are refused: decoding them could exhaust the memory. Pillow warns above the same number."""
 
 
 def open_image(path: Path) -> Image.Image:
-    """Decode an image file to RGB: EXIF orientation applied, transparency over white, 16 bits scaled to 8.
+    """Decode an image file to RGB: EXIF orientation applied, transparency over white, 16 bits and floats scaled to 8.
 
     Raises:
-        DataError: missing, empty, truncated, not an image, or more than `MAX_PIXELS` pixels.
+        DataError: missing, not a regular file, empty, truncated, not an image, more than `MAX_PIXELS` pixels, or values
+            of an unknown range.
     """
+    if path.exists():
+        require_regular(path)
     try:
         with Image.open(path) as file:
             if file.width * file.height > MAX_PIXELS:
@@ -27,8 +36,8 @@ def open_image(path: Path) -> Image.Image:
                 )
             file.load()
             return _to_rgb(ImageOps.exif_transpose(file))
-    except DataError:
-        raise
+    except DataError as error:
+        raise error.within(path) from None
     except FileNotFoundError:
         raise DataError("no such image.", file=path) from None
     except UnidentifiedImageError:
@@ -41,15 +50,29 @@ def open_image(path: Path) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits, or 32 of which 8 or 16 are used
-        whole = image.convert("I")
-        deep = int(np.asarray(whole).max(initial=0)) > 255
-        image = (whole.point(lambda value: value / 256) if deep else whole).convert("L")
+    if image.mode.startswith("I") or image.mode == "F":
+        about = image.info  # with a transparent colour
+        image = Image.fromarray(_scaled(np.asarray(image if image.mode == "F" else image.convert("I"))))
+        image.info.update(about)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
+
+
+def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Integers or floats of more than 8 bits as 8 bits.
+
+    Raises:
+        DataError: values that are in none of the ranges that are in use.
+    """
+    low, high = float(values.min(initial=0)), float(values.max(initial=0))
+    if not low >= 0 or not high < DEEP:  # NaN is refused too
+        raise DataError(f"values from {low:g} to {high:g}; 0 to 1 (floats), to 255 or to 65,535 are read.")
+    if values.dtype.kind == "f" and high <= 1:
+        return np.round(values * 255).astype(np.uint8)
+    return (values / 256 if high > 255 else values).astype(np.uint8)
 
 
 def center_square(image: Image.Image, side: int) -> Image.Image:

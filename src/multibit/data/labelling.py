@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from multibit.data.dataset import PairedDataset
+from multibit.data.values import same_name
 from multibit.errors import ConfigError, DataError
 
-WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
+"""Combining marks, which are part of words in many scripts."""
+
+LETTER = rf"(?:[^\W\d_]|[{re.escape(MARKS)}\u200c\u200d])"
+WORD = re.compile(rf"{LETTER}+(?:['’-]{LETTER}+)*")
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Letters of scripts without blanks between words, such as Chinese and Thai: a name is found anywhere in them."""
+
+_PIECE = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])(?:{LETTER}|\d))+")
+"""Letters and digits without a break, by which names are found in texts."""
+
 ENGLISH = """
     a about above across after against all along also am an and another any are around as at away back be been before
     behind being below beneath beside between both but by can could did do does doing down during each either few for
@@ -21,6 +35,9 @@ ENGLISH = """
     """
 FUNCTION_WORDS = frozenset(ENGLISH.split())
 """English words that are never a label; they also end a phrase."""
+
+_SIGNS = ("+", "#")
+"""Signs behind a name that make it another one, as in C++ and C#."""
 
 IRREGULAR = {"men": "man", "women": "woman", "children": "child"}
 
@@ -38,24 +55,31 @@ def label_from_texts(
     min_share: float = 0.002,
     max_share: float = 0.5,
     count: int = 100,
+    plurals: bool = False,
 ) -> PairedDataset:
-    """Label each item with the words and two-word phrases of a vocabulary that occur in its texts.
+    """Label each item with the names of a vocabulary that occur in its texts.
 
-    Case and plural are ignored. Without a vocabulary, one is built from the most frequent words that look like nouns,
-    which are those that often end a phrase ("a small red dog on the grass" gives dog and grass), and from pairs of
-    words that mostly occur together ("fire hydrant"). Scores on labels that come from the texts favour the texts.
+    A name may have any number of words and any characters. It must be a whole word or phrase: C is not in "C++". Case,
+    the Unicode form and the width of blanks are ignored, the plural only with `plurals`. In scripts without blanks
+    between words, such as Chinese, a name is found anywhere.
+
+    Without a vocabulary, one is built from the most frequent words that look like nouns, which are those that often end
+    a phrase ("a small red dog on the grass" gives dog and grass), and from pairs of words that mostly occur together
+    ("fire hydrant"); the plural of English is ignored. Scores on labels that come from the texts favour the texts.
 
     Args:
         dataset: N items; their labels are replaced.
         vocabulary: the labels; built from the texts when None.
         min_share, max_share: smallest and largest share of the items that contain a word of the built vocabulary.
         count: largest number of labels in the built vocabulary.
+        plurals: with a vocabulary, a name also stands for its English plural: dogs is dog.
 
     Returns:
         The same items with the new labels, whose columns are in alphabetical order.
 
     Raises:
-        ConfigError: shares or count out of range, or an empty vocabulary.
+        ConfigError: shares or count out of range, an empty vocabulary, or names in it that are the same, or without any
+            letter or digit.
         DataError: no item has a text, or no text contains a label.
 
     Example:
@@ -79,23 +103,89 @@ def label_from_texts(
             field="texts",
             hint="If the items have images, label those with a joint encoder: `label_zero_shot`.",
         )
-    runs_of = [list(_runs(texts)) for texts in dataset.texts]
-    named = {name: _lower(name) for name in vocabulary or ()}
-    known = {word for runs in [*runs_of, named.values()] for run in runs for word in run}
-    items = [[[_singular(word, known) for word in run] for run in runs] for runs in runs_of]
     if vocabulary is None:
-        names = _vocabulary(items, min_share * len(items), max_share * len(items), count)
-        phrases = {name: name for name in names}
+        found, names = _by_frequent_words(dataset, min_share, max_share, count)
     else:
-        phrases = {" ".join(_singular(word, known) for word in words): name for name, words in named.items()}
-    found = [{phrases[phrase] for phrase in _phrases(runs) if phrase in phrases} for runs in items]
+        found, names = _by_vocabulary(dataset, vocabulary, plurals)
     if not any(found):
         raise DataError(
-            f"no text contains any of the {len(phrases)} labels.",
+            f"no text contains any of the {len(names)} labels.",
             field="texts",
             hint="Use another `vocabulary`, or decrease `min_share`.",
         )
-    return relabel(dataset, found, sorted(set(phrases.values())))
+    return relabel(dataset, found, names)
+
+
+def _by_frequent_words(
+    dataset: PairedDataset, min_share: float, max_share: float, count: int
+) -> tuple[list[set[str]], list[str]]:
+    """Labels of each item, and all labels, from a vocabulary that is built."""
+    runs_of = [list(_runs(texts)) for texts in dataset.texts]
+    known = {word for runs in runs_of for run in runs for word in run}
+    items = [[[_singular(word, known) for word in run] for run in runs] for runs in runs_of]
+    names = set(_vocabulary(items, min_share * len(items), max_share * len(items), count))
+    return [_phrases(runs) & names for runs in items], sorted(names)
+
+
+def _by_vocabulary(
+    dataset: PairedDataset, vocabulary: Sequence[str], plurals: bool
+) -> tuple[list[set[str]], list[str]]:
+    """Labels of each item, and all labels, from a vocabulary that is given.
+
+    Raises:
+        ConfigError: two names are the same, or a name has no letter or digit.
+    """
+    folded: dict[str, str] = {}
+    for name in vocabulary:
+        key = _folded(name)
+        if not any(unicodedata.category(letter)[0] in "LN" for letter in key):
+            raise ConfigError(f"{name!r} has no letter or digit, so it cannot be found.", option="vocabulary")
+        if key in folded:
+            raise ConfigError(
+                f"{folded[key]!r} and {name!r} are the same name, because case is ignored.",
+                option="vocabulary",
+                hint="Leave one out.",
+            )
+        folded[key] = name
+    forms = dict(folded)
+    if plurals:
+        for key, name in folded.items():
+            for form in _plurals(key):
+                forms.setdefault(form, name)
+    names_at: dict[str, list[str]] = {}
+    for form in sorted(forms, key=len, reverse=True):  # by their first word, so that each text is read once
+        names_at.setdefault(_PIECE.findall(form)[0], []).append(form)
+    found = [{forms[form] for text in texts for form in _found(_folded(text), names_at)} for texts in dataset.texts]
+    return found, sorted(map(same_name, folded.values()))
+
+
+def _folded(text: str) -> str:
+    """Text as it is compared: one Unicode form, no case, one blank between words, one kind of apostrophe."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    return " ".join(folded.replace("’", "'").split())
+
+
+def _found(text: str, forms_at: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The names that are whole words or phrases of a text, overlapping ones too."""
+    for match in _PIECE.finditer(text):
+        for form in forms_at.get(match[0], ()):
+            start = match.start() - form.index(match[0])
+            before, after = text[max(start - 1, 0) : max(start, 0)], text[start + len(form) : start + len(form) + 1]
+            whole = not _go_together(before, form[0]) and not _go_together(form[-1], after)
+            if start >= 0 and text.startswith(form, start) and whole and after not in _SIGNS:
+                yield form
+
+
+def _go_together(first: str, second: str) -> bool:
+    """Whether two neighbouring characters are of one word."""
+    return len(pieces := _PIECE.findall(first + second)) == 1 and len(pieces[0]) == 2
+
+
+def _plurals(name: str) -> list[str]:
+    """English plurals of a name, which is the singular."""
+    start, blank, word = name.rpartition(" ")
+    irregular = [plural for plural, singular in IRREGULAR.items() if singular == word]
+    return [f"{start}{blank}{plural}" for plural in (*irregular, f"{word}s", f"{word}es")]
 
 
 def relabel(dataset: PairedDataset, found: Iterable[set[str]], names: Sequence[str]) -> PairedDataset:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,12 +14,19 @@ from typing import Any, TextIO
 import pyarrow
 import pyarrow.parquet
 
-from multibit.data.dataset import Item, PairedDataset
-from multibit.errors import DataError, require_known
-from multibit.files import replacing
+from multibit.data.dataset import PairedDataset
+from multibit.data.values import id_of, labels_of, path_of, texts_of
+from multibit.errors import ConfigError, DataError, require_known
+from multibit.files import SAVE_AS_UTF8, encoding_of, replacing, require_regular
 
 FIELDS = ("id", "image", "text", "texts", "labels")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+BATCH = 4096
+"""Rows of a Parquet file that are read or written at a time."""
+
+_TEXTS = pyarrow.list_(pyarrow.string())
+SCHEMA = pyarrow.schema({"id": pyarrow.string(), "image": pyarrow.string(), "texts": _TEXTS, "labels": _TEXTS})
+"""Columns of the manifests that are written."""
 
 
 def read_manifest(
@@ -28,37 +36,45 @@ def read_manifest(
     columns: Mapping[str, str] | None = None,
     separator: str = "|",
     label_names: Sequence[str] | None = None,
+    encoding: str | None = None,
 ) -> PairedDataset:
     """Read one item per row.
 
-    Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels` (names). In CSV, several
-    values of one cell are separated by `separator` or written as a JSON list. Label columns are in alphabetical order.
+    Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels`. In CSV, several values of
+    one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text in `raw` or
+    `text`; labels are names, class numbers or multi-hot vectors. Label columns are in alphabetical order.
 
     Args:
-        path: a .csv, .jsonl or .parquet file, UTF-8.
+        path: a .csv, .jsonl or .parquet file.
         images: folder that image paths are relative to; the manifest's own when None.
         columns: the file's own column names by field, e.g. {"image": "file_name"}.
         separator: between several values of one CSV cell.
         label_names: the only labels allowed, in column order; all that occur when None.
+        encoding: of a .csv or .jsonl; by its byte order mark, or else UTF-8, when None.
 
     Raises:
-        DataError: unreadable, empty, a field missing in a row, duplicate ids, an unknown label; with file, row and
-            field. Or `images` has no effect because all paths are absolute.
+        DataError: unreadable, empty, a field missing in a row, a value of another type, duplicate ids, an unknown
+            label; with file, row and field. Or `images` has no effect because all paths are absolute.
         ConfigError: `columns` names an unknown field.
     """
     columns = columns or {}
     require_known_fields(columns, FIELDS, "columns")
     path = Path(path)
     root = path.parent if images is None else Path(images)
-    items: list[Item] = []
-    rows: list[int] = []
+    items: list[tuple[str, Path | None, tuple[str, ...]]] = []
+    labels: list[Any] = []
+    rows = array("q")
     try:
-        for number, cells in rows_of(path):
+        for number, cells in rows_of(path, encoding):
+            row = _Row(number, cells, columns)
             rows.append(number)
-            items.append(_Row(number, cells, columns).item(root, separator))
+            items.append(row.item(root, separator))
+            labels.append(row.values("labels", separator))
         if images is not None:
-            _require_effect(root, [image for _, image, _, _ in items if image is not None])
-        return PairedDataset.of_items(items, label_names, rows=rows)
+            _require_effect(root, [image for _, image, _ in items if image is not None])
+        names, found = labels_of(labels, rows=rows, label_names=label_names)
+        whole = ((*item, each) for item, each in zip(items, names, strict=True))
+        return PairedDataset.of_items(whole, found, rows=rows)
     except DataError as error:
         raise error.within(path) from None
 
@@ -86,7 +102,7 @@ def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
     """
     path = Path(path)
     kind = _suffix_of(path)
-    rows = [
+    rows = (
         {
             "id": name,
             "image": _relative(image, path.parent),
@@ -94,21 +110,22 @@ def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
             "labels": dataset.label_names_of(row),
         }
         for row, (name, image, texts) in enumerate(zip(dataset.ids, dataset.images, dataset.texts, strict=True))
-    ]
+    )
     with replacing(path) as temporary:
         if kind == ".parquet":
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
-        elif kind == ".jsonl":
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            temporary.write_text("".join(lines), encoding="utf-8")
-        else:
-            out = io.StringIO(newline="")
-            writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
+            with pyarrow.parquet.ParquetWriter(temporary, SCHEMA) as writer:
+                while part := list(itertools.islice(rows, BATCH)):
+                    writer.write_table(pyarrow.Table.from_pylist(part, SCHEMA))
+            return
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            if kind == ".jsonl":
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                return
+            table = csv.DictWriter(file, SCHEMA.names, lineterminator="\n")
+            table.writeheader()
             for row in rows:
                 several = {name: json.dumps(row[name], ensure_ascii=False) for name in ("texts", "labels")}
-                writer.writerow({**row, **several})
-            temporary.write_text(out.getvalue(), encoding="utf-8", newline="")
+                table.writerow({**row, **several})
 
 
 def _relative(image: Path | None, folder: Path) -> str:
@@ -125,30 +142,50 @@ def _suffix_of(path: Path) -> str:
     return suffix
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows with their number as an editor shows it: the line of a text file, from 1 in Parquet.
 
+    Args:
+        path: of the file. encoding: of a text file without a byte order mark; UTF-8 when None.
+
     Raises:
-        DataError: missing, unreadable, not UTF-8, another suffix, or a row that is not CSV or JSON.
+        DataError: missing, unreadable, in another encoding, another suffix, or a row that is not CSV or JSON.
+        ConfigError: an unknown encoding.
     """
     suffix = _suffix_of(path)
+    require_regular(path)
     try:
         if suffix == ".parquet":
-            yield from enumerate(pyarrow.parquet.read_table(path).to_pylist(), start=1)
+            with pyarrow.parquet.ParquetFile(path) as whole:
+                rows = (row for batch in whole.iter_batches(BATCH) for row in batch.to_pylist())
+                yield from enumerate(rows, start=1)
             return
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _json_rows(file) if suffix == ".jsonl" else _csv_rows(file)
+        with path.open("rb") as raw:
+            name = encoding_of(raw.read(4)) or encoding or "utf-8"
+        with path.open(encoding=name, newline="") as file:
+            lines = _without_nul(file)
+            yield from _json_rows(lines) if suffix == ".jsonl" else _csv_rows(lines)
     except DataError as error:
         raise error.within(path) from None
     except FileNotFoundError:
         raise DataError("no such file.", file=path) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error}).", file=path, hint="Save it as UTF-8.") from None
+        raise DataError(f"not {name.upper()} text ({error}).", file=path, hint=SAVE_AS_UTF8) from None
+    except LookupError:
+        raise ConfigError(f"unknown encoding {encoding!r}.", option="encoding", hint="Such as latin-1.") from None
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot be read ({error}).", file=path) from None
 
 
-def _csv_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
+def _without_nul(file: TextIO) -> Iterator[str]:
+    for line in file:
+        if "\0" in line:
+            problem = "contains NUL characters, so it is no text, or UTF-16 without a byte order mark."
+            raise DataError(problem, hint=SAVE_AS_UTF8)
+        yield line
+
+
+def _csv_rows(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # texts may have any length
     reader = csv.DictReader(file, strict=True)
     try:
@@ -165,7 +202,7 @@ def _csv_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"not CSV ({error}).", row=reader.reader.line_num) from None
 
 
-def _json_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -192,15 +229,14 @@ class _Row:
     cells: Mapping[str, Any]
     columns: Mapping[str, str]
 
-    def item(self, root: Path, separator: str) -> Item:
-        """The item; image paths are relative to `root`, a CSV cell of several values is split at the separator."""
-        name, image = self._value("id"), self._value("image")
-        if name in (None, ""):
-            raise DataError("the id is empty.", row=self.number, field="id")
-        labels = self._values("labels", separator)
+    def item(self, root: Path, separator: str) -> tuple[str, Path | None, tuple[str, ...]]:
+        """Id, image and texts; image paths are relative to `root`, a CSV cell of several texts is split."""
+        name = id_of(self._value("id"), row=self.number)
+        image = path_of(self._value("image"), row=self.number)
         several = "texts" in self.columns or ("text" not in self.columns and "texts" in self.cells)
-        texts = self._values("texts", separator) if several else self._values("text", None)
-        return str(name), root / str(image) if image else None, texts, labels
+        field = "texts" if several else "text"
+        texts = texts_of(self.values(field, separator if several else None), row=self.number, field=field)
+        return name, None if image is None else root / image, texts
 
     def _value(self, field: str) -> Any:
         column = self.columns.get(field, field)
@@ -213,24 +249,20 @@ class _Row:
             )
         return self.cells[column]
 
-    def _values(self, field: str, separator: str | None) -> tuple[str, ...]:
+    def values(self, field: str, separator: str | None) -> Any:
         """Values of one cell: a list, a JSON list, or text that is split at the separator; the whole text if None."""
         value = self._value(field)
-        if value is None:
-            return ()
-        if isinstance(value, str):
-            if separator is None or not value.lstrip().startswith("["):
-                parts = value.split(separator) if separator else [value]
-                return tuple(part.strip() for part in parts if part.strip())
-            try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{value[:40]!r} starts like a JSON list but is not one ({error}).", row=self.number, field=field
-                ) from None
-        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise DataError(f"need a text or a list of texts, got {str(value)[:60]!r}.", row=self.number, field=field)
-        return tuple(value)
+        if not isinstance(value, str):
+            return value
+        if separator is None or not value.lstrip().startswith("["):
+            parts = value.split(separator) if separator else [value]
+            return [part.strip() for part in parts if part.strip()]
+        try:
+            return json.loads(value)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(
+                f"{value[:40]!r} starts like a JSON list but is not one ({error}).", row=self.number, field=field
+            ) from None
 
 
 def _require_effect(root: Path, images: Sequence[Path]) -> None:

@@ -55,12 +55,7 @@ class Split:
                 raise ConfigError(f"a row occurs twice in {name}.", field="split")
             if len(rows) and rows.min() < 0:
                 raise ConfigError(f"{name} has the negative row {rows.min()}; rows count from 0.", field="split")
-        for first, second in (*itertools.combinations(("train", "validation", "query"), 2), ("query", "database")):
-            shared = np.intersect1d(getattr(self, first), getattr(self, second))
-            if len(shared):
-                raise ConfigError(
-                    f"{len(shared)} rows are both in {first} and in {second}, such as row {shared[0]}.", field="split"
-                )
+        _require_disjoint(self.roles)
 
     @property
     def roles(self) -> dict[str, Rows]:
@@ -139,6 +134,7 @@ class Split:
             if len(each) and not 0 <= each.min() <= each.max() < items:
                 wrong = each.min() if each.min() < 0 else each.max()
                 raise ConfigError(f"{name} has row {wrong}, the data has rows 0 to {items - 1}.", field="split")
+        _require_disjoint(rows)  # before roles that are not given are derived from the others
         train = rows["train"]
         rest = np.setdiff1d(np.arange(items), np.concatenate([rows["query"], train]))
         database = rows.get("database", np.concatenate([train, rest]))
@@ -191,6 +187,19 @@ class Split:
             return cls(**rows, seed=header["seed"])
         except ConfigError as error:
             raise error.within(path) from None
+
+
+def _require_disjoint(roles: Mapping[str, Rows]) -> None:
+    """Refuse a row in two roles that exclude each other.
+
+    Raises:
+        ConfigError: names the roles and a row.
+    """
+    for first, second in (*itertools.combinations(("train", "validation", "query"), 2), ("query", "database")):
+        shared = np.intersect1d(roles.get(first, ()), roles.get(second, ()))
+        if len(shared):
+            problem = f"{len(shared)} rows are both in {first} and in {second}, such as row {int(shared[0])}."
+            raise ConfigError(problem, field="split")
 
 
 def _draw_groups(groups: NDArray[Any], items: int, sizes: Sequence[int], seed: int) -> tuple[Rows, list[int]]:

@@ -14,8 +14,9 @@ from multibit.data.manifest import rows_of
 from multibit.data.sources.common import load_json, read_lines
 from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import MIN_ITEMS, Split
+from multibit.data.values import id_of
 from multibit.errors import ConfigError, DataError
-from multibit.files import read_npz
+from multibit.files import SAVE_AS_UTF8, read_npz, require_regular
 
 ROLE_NAMES = {
     "train": ("train", "tr", "training"),
@@ -113,25 +114,31 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
 
     Args:
         path: a run folder; `.npz`, `.mat` or `.json` with the keys of `ROLE_NAMES`; or a folder with `train.txt`,
-            `query.txt` (or `test.txt`), ..., one item per line. Numbers are rows, from 0 (in .mat from 1 if the last
-            row is N); texts are ids, or names of files whose stem is the id, or else all of them are rows.
+            `query.txt` (or `test.txt`), ..., one item per line. Numbers are ids if the data has all of them as ids;
+            otherwise they are rows, from 0. In .mat rows count from 0 or 1, whichever all of them fit; where both fit,
+            the file is refused. A role may also be a mask with one value per item. Texts are ids, or names of files
+            whose stem is the id, or else all of them are rows.
         ids: of the N items.
 
     Raises:
-        DataError: unreadable, no role in it, an item that the data does not have, or some lines that are ids while
-            others can only be rows; with file and role.
+        DataError: unreadable, no role in it, an item that the data does not have, some lines that are ids while others
+            can only be rows, or numbers that can be read in two ways; with file and role.
     """
     if stored := _stored(path):
         return stored.roles
     suffix = path.suffix.lower()
     found: Mapping[str, Any]
     if path.is_dir():
-        found = {file.stem: [line for line in read_lines(file) if line] for file in sorted(path.glob("*.txt"))}
+        found = {
+            file.stem.lower(): [line for line in read_lines(file, hint=SAVE_AS_UTF8) if line]
+            for file in _text_files(path)
+        }
     elif suffix == ".npz":
         found = read_npz(path)
     elif suffix == ".mat":
         files = MatFiles.open(path, {}, ())
-        found = {key: np.ravel(files.read(key, (key,))) for shapes in files.shapes.values() for key in shapes}
+        known = {name for names in ROLE_NAMES.values() for name in names}
+        found = {key: files.read(key, (key,)) for shapes in files.shapes.values() for key in shapes if key in known}
     elif suffix == ".json":
         found = load_json(path)
     else:
@@ -143,13 +150,13 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
     if not named:
         raise DataError(f"no role in it; need query and train, found {', '.join(found) or 'nothing'}.", file=path)
     try:
-        rows = _rows_by_role(named, {name: row for row, name in enumerate(ids)})
+        return _rows_by_role(named, ids, from_one=suffix == ".mat")
     except DataError as error:
         raise error.within(path) from None
-    everything = np.concatenate(list(rows.values()))
-    if suffix == ".mat" and len(everything) and everything.min() == 1 and everything.max() == len(ids):
-        rows = {role: each - 1 for role, each in rows.items()}  # MATLAB counts from 1
-    return rows
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() == ".txt")
 
 
 def read_groups(path: Path, ids: Sequence[str]) -> NDArray[np.str_]:
@@ -163,7 +170,7 @@ def read_groups(path: Path, ids: Sequence[str]) -> NDArray[np.str_]:
         for field in ("id", "group"):
             if field not in row:
                 raise DataError(f"no column {field!r}; it has {', '.join(row)}.", file=path, row=number, field=field)
-        groups[str(row["id"])] = f"group {row['group']}"
+        groups[id_of(row["id"], row=number)] = f"group {row['group']}"
     if not groups.keys() & set(ids):
         raise DataError(
             f"none of its {len(groups):,} ids is in the data, whose first is {ids[0]!r}.", file=path, field="id"
@@ -182,44 +189,94 @@ def _own_roles(source: Path) -> dict[str, NDArray[Any]]:
     """Roles that a feature file contains; a feature store has none."""
     if source.suffix != ".npz":
         return {}
+    require_regular(source)
     with np.load(source, allow_pickle=False) as file:  # only these arrays: the features are large
         whole = {"train", "query"} <= set(file.files)
         return {role: file[role] for role in ROLE_NAMES if whole and role in file.files}
 
 
-def _rows_by_role(named: Mapping[str, Any], known: Mapping[str, int]) -> dict[str, Rows]:
-    """Rows of numbers, and of texts: all of them ids, or all of them row numbers.
+def _rows_by_role(named: Mapping[str, Any], ids: Sequence[str], *, from_one: bool) -> dict[str, Rows]:
+    """Rows of numbers, masks and texts; all texts are ids, or all of them row numbers.
 
     Args:
-        named: rows or ids of each role. known: row of each id.
+        named: rows, ids or a mask of each role. ids: of the N items. from_one: rows may also count from 1.
     """
-    rows, numbers, ids = {}, [], 0
-    for role, values in named.items():
-        array = _array(values, role)
-        if array.dtype.kind == "i":
-            rows[role] = array
-            continue
-        found = [_row(str(name).strip(), known, role) for name in array]
-        numbers += [name for name, row in zip(array, found, strict=True) if row is None]
-        ids += len(found) - found.count(None)
-        rows[role] = np.array([int(n) if r is None else r for n, r in zip(array, found, strict=True)], np.int64)
-    if numbers and ids:
+    known = {name: row for row, name in enumerate(ids)}
+    given = {role: _array(values, role, len(ids)) for role, values in named.items()}
+    texts = {role: array for role, array in given.items() if array.dtype.kind in "US"}
+    masks = {role: np.flatnonzero(array) for role, array in given.items() if array.dtype.kind == "b"}
+    whole = {role: array for role, array in given.items() if array.dtype.kind == "i"}
+    found = {role: [_row(str(name).strip(), known, role) for name in array] for role, array in texts.items()}
+    numbers = [name for role in texts for name, row in zip(texts[role], found[role], strict=True) if row is None]
+    named_ids = sum(len(rows) - rows.count(None) for rows in found.values())
+    if numbers and named_ids:
         raise DataError(
-            f"{ids} lines are ids of the data, but {len(numbers)} can only be row numbers, such as {numbers[0]}.",
+            f"{named_ids} lines are ids of the data, but {len(numbers)} can only be row numbers, such as {numbers[0]}.",
             hint="Name all items by id, or write the rows as numbers to .npz or .json.",
         )
-    return rows
+    if numbers:
+        whole |= {role: array.astype(np.int64) for role, array in texts.items()}
+    else:
+        masks |= {role: np.array(rows, np.int64) for role, rows in found.items()}
+    rows = masks | _rows_of_numbers(whole, known, from_one=from_one)
+    return {role: rows[role] for role in named}
 
 
-def _array(values: Any, role: str) -> NDArray[Any]:
-    """Numbers as int64, or texts."""
+def _rows_of_numbers(given: Mapping[str, Rows], known: Mapping[str, int], *, from_one: bool) -> dict[str, Rows]:
+    """Rows of numbers, which are ids of the data, or row numbers.
+
+    Args:
+        given: numbers of each role. known: row of each id. from_one: rows may also count from 1.
+
+    Raises:
+        DataError: rows that count from 0 as well as from 1.
+    """
+    numbers = np.concatenate([np.zeros(0, np.int64), *given.values()])
+    if not len(numbers):
+        return dict(given)
+    if all(str(number) in known for number in numbers.tolist()):
+        return {
+            role: np.array([known[str(number)] for number in each.tolist()], np.int64) for role, each in given.items()
+        }
+    if not from_one or numbers.min() < 1:
+        return dict(given)
+    if numbers.max() < len(known):
+        role, first = next((role, each[0]) for role, each in given.items() if len(each))
+        ids = list(known)
+        raise DataError(
+            f"the rows can count from 0 or from 1: row {first} is item {ids[first]!r} or {ids[first - 1]!r}, and "
+            f"neither 0 nor {len(known)} occurs.",
+            field=role,
+            hint="Write ids, a mask of all items, or rows from 0 to .npz or .json.",
+        )
+    return {role: each - 1 for role, each in given.items()}
+
+
+def _array(values: Any, role: str, items: int) -> NDArray[Any]:
+    """Numbers as int64, texts, or a mask (items,) of bool."""
     array = np.asarray(values)
-    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and (array == array.astype(np.int64)).all())
-    if array.ndim == 1 and (whole or not array.size):
+    if array.ndim == 2 and 1 in array.shape:  # MATLAB has no vectors
+        array = array.ravel()
+    if array.dtype == object and array.ndim == 1:  # a cell array, whose entries may be arrays of one value
+        array = np.array([np.asarray(each).ravel()[0] if np.size(each) == 1 else each for each in array.tolist()])
+    if array.dtype.kind == "b" or (array.dtype.kind in "iuf" and _is_mask(array, items)):
+        if array.shape != (items,):
+            raise DataError(f"a mask of shape {array.shape} for {items} items.", field=role)
+        return array.astype(bool)
+    if array.ndim == 1 and not array.size:
+        return array.astype(np.int64)
+    if array.ndim == 1 and array.dtype.kind in "iuf":
+        if not np.isfinite(array).all() or (array != np.floor(array)).any():
+            raise DataError(f"need whole numbers, got {array.dtype} with fractions.", field=role)
         return array.astype(np.int64)  # MATLAB's numbers are floats
     if array.ndim != 1 or array.dtype.kind not in "US":
-        raise DataError(f"need rows or ids, got {array.dtype} of shape {array.shape}.", field=role)
+        raise DataError(f"need rows, ids or a mask, got {array.dtype} of shape {array.shape}.", field=role)
     return array
+
+
+def _is_mask(array: NDArray[Any], items: int) -> bool:
+    """Whether numbers are a mask: one for each of three or more items, all 0 or 1; as rows they would be repeated."""
+    return array.shape == (items,) and items > 2 and bool(((array == 0) | (array == 1)).all())
 
 
 def _row(name: str, known: Mapping[str, int], role: str) -> int | None:

@@ -182,6 +182,10 @@ class Prompted:
         return [self._prompt.replace("{}", text) for text in texts]
 
 
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""Arguments of every `from_pretrained`: nothing is downloaded, and code that lies in a model's folder is never run."""
+
+
 def own_weights(network: Any) -> Any:
     """Copy the weights of a network into memory of its own, in place, so results are bit-identical.
 

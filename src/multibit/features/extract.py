@@ -10,22 +10,25 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
-from multibit.arrays import require_finite
+from multibit.arrays import IntArray, Labels, require_finite
 from multibit.codes.items import Modality
-from multibit.data.dataset import PairedDataset
+from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.images import open_image
+from multibit.data.sources.common import note
 from multibit.errors import DataError, FormatError, MismatchError, require_known
 from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.load import token_shapes
+from multibit.features.originals import Original, absolute, changed_rows
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.store import SHARD, FeatureStore, read_header, write_header
@@ -53,19 +56,21 @@ def extract_features(
     """Encode all images and texts into a feature store.
 
     After a crash the same call resumes: finished shards are kept. An existing store of the same data and recipe is
-    opened, not computed again.
+    opened, not computed again; if its images were moved, it gets the new paths, which a `DataNote` tells.
 
     Args:
         dataset: N items with images. folder: of the store.
         workers: number of threads that decode images, or of Ray workers.
-        update: add the items that an existing store lacks, and retry those that it skipped.
+        update: add the items that an existing store lacks, retry those that it skipped, and encode those again whose
+            image has changed.
         engine: "local", or "ray" for a Ray cluster whose machines all see `folder` and the images.
         progress: show a progress bar.
         tokens: also keep the vectors of patches and words, from the same pass; the features are the same.
 
     Raises:
         DataError: no image can be read, or `folder` contains something else. MismatchError: `folder` contains a store
-            of other data or of another recipe, or with tokens against `tokens`. BusyError: another process is writing
+            of other data or of another recipe, of images that have changed since and are not to be updated, or with
+            tokens against `tokens`. BusyError: another process is writing
             there. ConfigError: an unknown engine, or an encoder that gives no tokens. MissingExtraError, MultibitError:
             as `run_on_ray`.
     """
@@ -74,11 +79,15 @@ def extract_features(
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
     if (folder / "store.json").exists() and not update:
-        return _require_same(FeatureStore.open(folder), dataset, recipe, shapes)
+        same = _require_same(FeatureStore.open(folder), dataset, recipe, shapes)
+        if _with_paths_of(same, dataset) is None:
+            return same
     folder.mkdir(parents=True, exist_ok=True)
     with showing(progress), only_writer(folder, (PLAN, "shard-*", "items-*", "store.json")):
         store = FeatureStore.open(folder) if (folder / "store.json").exists() else None
-        new = dataset if store is None else _missing_from(store, dataset, recipe, shapes)
+        if store is not None and (moved := _with_paths_of(store, dataset)) is not None:
+            store = _rewritten(store, moved)
+        new = dataset if store is None else _missing_from(store, dataset, recipe, shapes) if update else None
         if new is not None:
             first = 0 if store is None else read_header(folder)["shards"]
             extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD, shapes)
@@ -114,15 +123,65 @@ def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) 
         extraction.folder.rmdir()
         first = skipped[extraction.dataset.ids[0]]
         raise DataError(f"none of the {len(skipped)} images can be read; the first: {first}", field="images")
-    if store is not None and not kept and skipped.items() <= dict(store.skipped).items():
+    again = set() if store is None else set(store.dataset.ids) & set(extraction.dataset.ids)
+    if store is not None and not kept and not again and skipped.items() <= dict(store.skipped).items():
         extraction.discard()  # nothing changed, reasons included
         return
-    whole = extraction.dataset.take(kept) if kept else None
-    if store is not None:
-        whole = store.dataset if whole is None else _joined(store.dataset, whole)
-    assert whole is not None
-    write_header(extraction.folder, whole, recipe, extraction.end, extraction.tokens)
+    whole, rows = (extraction.dataset.take(kept), None) if store is None else _merged(store, extraction.dataset, kept)
+    write_header(extraction.folder, whole, recipe, extraction.end, extraction.tokens, rows=rows)
     (extraction.folder / PLAN).unlink()
+
+
+def _merged(store: FeatureStore, new: PairedDataset, kept: Sequence[int]) -> tuple[PairedDataset, IntArray | None]:
+    """The items of a store and those that were encoded after them, and the row of each in the shards.
+
+    Args:
+        store: before. new: items that were tried. kept: rows of those that were encoded, in the order of the shards.
+    """
+    row_of = {name: row for row, name in enumerate(store.dataset.ids)}
+    before = len(store) if store.rows is None else _rows_in_shards(store)
+    place = list(range(len(store))) if store.rows is None else store.rows.tolist()
+    encoded = {new.ids[row]: before + position for position, row in enumerate(kept)}
+    images = list(store.dataset.images)
+    for row, name in enumerate(new.ids):
+        if name in row_of and name in encoded:
+            place[row_of[name]], images[row_of[name]] = encoded[name], new.images[row]
+    lost = {row_of[name] for name in new.ids if name in row_of and name not in encoded}
+    stay = [row for row in range(len(store)) if row not in lost]
+    added = [row for row in kept if new.ids[row] not in row_of]
+    old = replace(store.dataset, labels=cast(Labels, store.dataset.label_rows), images=tuple(images)).take(stay)
+    whole = _joined(old, new.take(added)) if added else old
+    rows = np.array([place[row] for row in stay] + [encoded[new.ids[row]] for row in added], np.int64)
+    return whole, None if np.array_equal(rows, np.arange(before + len(kept))) else rows
+
+
+def _rows_in_shards(store: FeatureStore) -> int:
+    """Number of rows in all shards of a store, those included that were encoded again."""
+    assert store.source is not None
+    return sum(
+        len(Shard.read(path, verify=False).counts)
+        for path in sorted(store.source.glob("shard-*.safetensors"))[: read_header(store.source)["shards"]]
+    )
+
+
+def _with_paths_of(store: FeatureStore, dataset: PairedDataset) -> PairedDataset | None:
+    """The items of a store with the image paths that a data set has for them; None if they have these already."""
+    path_of = dict(zip(dataset.ids, dataset.images, strict=True))
+    pairs = zip(store.dataset.ids, store.dataset.images, strict=True)
+    images = tuple(path_of.get(name) or image for name, image in pairs)
+    if [image and absolute(image) for image in images] == [image and absolute(image) for image in store.dataset.images]:
+        return None
+    return replace(store.dataset, labels=cast(Labels, store.dataset.label_rows), images=images)
+
+
+def _rewritten(store: FeatureStore, dataset: PairedDataset) -> FeatureStore:
+    """A store with other image paths, which a note tells."""
+    assert store.source is not None
+    first = next(image for image in dataset.images if image)
+    note(f"{store.source}: the images are in another place than before, such as {first}; their new paths are kept.")
+    shards = read_header(store.source)["shards"]
+    write_header(store.source, dataset, store.recipe, shards, store.token_shapes, rows=store.rows)
+    return replace(store, dataset=dataset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,18 +269,21 @@ class Extraction:
         self.run([number], 1, _ignore)
         return len(self.rows(number))
 
-    def _prepare(self, row: int) -> Prepared | str:
-        """The prepared image of an item, or the reason why there is none."""
+    def _prepare(self, row: int) -> tuple[Prepared, Original] | str:
+        """The prepared image of an item with the state of its file, or the reason why there is none."""
         path = self.dataset.images[row]
         if path is None:
             return "the item has no picture file."
         try:
-            return self.image_encoder.prepare(open_image(path))
+            return self.image_encoder.prepare(open_image(path)), Original.of(path)
         except DataError as error:
             return str(error)
+        except OSError as error:
+            return f"{path}: cannot be read ({error.strerror or error})."
 
-    def _encode(self, rows: range, prepared: Iterator[Prepared | str], advance: Advance) -> Shard:
+    def _encode(self, rows: range, prepared: Iterator[tuple[Prepared, Original] | str], advance: Advance) -> Shard:
         kept: list[int] = []
+        originals: list[Original] = []
         skipped: list[tuple[str, str]] = []
 
         def readable() -> Iterator[Prepared]:
@@ -231,7 +293,8 @@ class Extraction:
                     advance()
                 else:
                     kept.append(row)
-                    yield outcome
+                    originals.append(outcome[1])
+                    yield outcome[0]
 
         vectors = [_empty(self.image_encoder.recipe)]
         patches: list[Tokens] = []
@@ -254,6 +317,7 @@ class Extraction:
             tuple(skipped),
             self.text_encoder.truncated(texts),
             tokens,
+            tuple(originals),
         )
 
     def _features(
@@ -361,6 +425,12 @@ def _require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe, s
             hint="Choose another folder or delete this one first; `update` adds items to it.",
         )
     _require_tokens(store, shapes)
+    if changed := changed_rows(store.originals, asked.images):
+        raise MismatchError(
+            f"{len(changed):,} images have changed since they were encoded, such as {asked.images[changed[0]]}.",
+            file=store.source,
+            hint="Encode them again: `update`.",
+        )
     return store
 
 
@@ -372,7 +442,7 @@ def _file_names(dataset: PairedDataset) -> list[str | None]:
 def _missing_from(
     store: FeatureStore, dataset: PairedDataset, recipe: Recipe, shapes: TokenShapes
 ) -> PairedDataset | None:
-    """The items that a store lacks, None when it has them all.
+    """The items that a store lacks or whose image has changed, None when there are none.
 
     Raises:
         MismatchError: another recipe, other tokens, or a different item with the same id.
@@ -394,7 +464,13 @@ def _missing_from(
                 file=store.source,
                 hint="Give the new item another id.",
             )
-    rows = [row for row, name in enumerate(dataset.ids) if name not in row_of]
+    known = [row for row, name in enumerate(dataset.ids) if name in row_of]
+    originals = [store.originals[row_of[dataset.ids[row]]] if store.originals else None for row in known]
+    changed = [known[position] for position in changed_rows(originals, [dataset.images[row] for row in known])]
+    if changed:
+        first = dataset.images[changed[0]]
+        note(f"{store.source}: {len(changed):,} images have changed, such as {first}; they are encoded again.")
+    rows = changed + [row for row, name in enumerate(dataset.ids) if name not in row_of]
     return dataset.take(rows) if rows else None
 
 
@@ -406,9 +482,16 @@ def _item(dataset: PairedDataset, row: int) -> tuple[Any, ...]:
 def _joined(first: PairedDataset, second: PairedDataset) -> PairedDataset:
     """The items of two data sets; new label names come last."""
     names = list(dict.fromkeys([*first.label_names, *second.label_names]))
-    labels = np.zeros((len(first) + len(second), len(names)), np.uint8)
-    labels[: len(first), : len(first.label_names)] = first.labels
-    labels[len(first) :, [names.index(name) for name in second.label_names]] = second.labels
+    column = {name: number for number, name in enumerate(names)}
+    parts = [data.label_rows.matrix.tocoo() for data in (first, second)]
+    columns = [np.array([column[name] for name in data.label_names], np.int64) for data in (first, second)]
+    rows = np.concatenate([parts[0].coords[0], parts[1].coords[0] + len(first)])
+    place = np.concatenate([own[part.coords[1]] for own, part in zip(columns, parts, strict=True)])
+    matrix = scipy.sparse.csr_array(
+        (np.ones(len(rows), np.uint8), (rows, place)), (len(first) + len(second), len(names))
+    )
+    matrix.sort_indices()
+    labels = cast(Labels, LabelRows(matrix))
     return PairedDataset(
         first.ids + second.ids, first.images + second.images, first.texts + second.texts, labels, tuple(names)
     )

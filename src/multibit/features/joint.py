@@ -21,6 +21,7 @@ from PIL import Image
 
 from multibit.errors import ConfigError, MissingExtraError
 from multibit.features.base import (
+    LOCAL,
     Features,
     TextReader,
     hash_files,
@@ -51,7 +52,7 @@ class JointImages:
         model = _open(name, device, dtype)
         self._network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "image processor"):
-            settings = _library().AutoImageProcessor.from_pretrained(model.folder, local_files_only=True).to_dict()
+            settings = _library().AutoImageProcessor.from_pretrained(model.folder, **LOCAL).to_dict()
             self._scaling = Scaling.of(settings)
         self.batch_size = 8 if device == "cpu" else 256
         with _loading(model.folder, "image network"):
@@ -130,7 +131,7 @@ class JointTexts:
         with _loading(model.folder, "tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would create an empty one
                 raise ValueError(f"found none of {', '.join(VOCABULARY)}")
-            tokenizer = _library().AutoTokenizer.from_pretrained(model.folder, local_files_only=True)
+            tokenizer = _library().AutoTokenizer.from_pretrained(model.folder, **LOCAL)
         config = model.network.config
         limit = min(int(config.get_text_config().max_position_embeddings), tokenizer.model_max_length)
         self.batch_size = 64 if device == "cpu" else 512
@@ -290,7 +291,7 @@ def _network(folder: Path, weights: str, device: str, dtype: str) -> Any:
     import torch
 
     network, report = _library().AutoModel.from_pretrained(
-        folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+        folder, dtype=getattr(torch, dtype), output_loading_info=True, use_safetensors=True, **LOCAL
     )
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])

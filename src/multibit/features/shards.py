@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from multibit.arrays import IntArray
 from multibit.codes.items import Modality
+from multibit.features.originals import Original
 from multibit.features.tokens import Tokens, named_tokens
 from multibit.files import read_arrays, write_arrays
 
@@ -28,6 +29,7 @@ class Shard:
         skipped: (id, reason) of items of this shard that could not be encoded.
         truncated: number of texts that are longer than the encoder reads.
         tokens: of the n images and of the t texts, where they are kept.
+        originals: state of the n image files; empty where it is unknown.
     """
 
     image: NDArray[Any]
@@ -36,13 +38,16 @@ class Shard:
     skipped: tuple[tuple[str, str], ...] = ()
     truncated: int = 0
     tokens: Mapping[Modality, Tokens] = field(default_factory=dict)
+    originals: tuple[Original, ...] = ()
 
     def write(self, folder: Path, number: int) -> None:
         """Write in one step: the file is complete or absent."""
         arrays = {"image": self.image, "text": self.text, "counts": self.counts}
         for modality, tokens in self.tokens.items():
             arrays[f"{modality}_tokens"], arrays[f"{modality}_token_counts"] = np.asarray(tokens.values), tokens.counts
-        header = {"skipped": self.skipped, "truncated": self.truncated}
+        header: dict[str, Any] = {"skipped": self.skipped, "truncated": self.truncated}
+        if self.originals:
+            header["originals"] = self.originals
         write_arrays(shard_path(folder, number), arrays, header, kind=KIND, version=VERSION)
 
     @classmethod
@@ -55,7 +60,8 @@ class Shard:
         arrays, header = read_arrays(path, kind=KIND, version=VERSION, verify=verify)
         skipped = tuple((name, reason) for name, reason in header["skipped"])
         features = arrays["image"], arrays["text"], arrays["counts"]
-        return cls(*features, skipped, header["truncated"], named_tokens(arrays))
+        originals = tuple(Original(*each) for each in header.get("originals", ()))
+        return cls(*features, skipped, header["truncated"], named_tokens(arrays), originals)
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -70,19 +76,20 @@ class ShardedRows:
 
     Args:
         paths: of the shards. name: of their array. ends: (shards,) number of rows up to the end of each.
+        rows: the row in all shards of each row; all of them in order when None.
     """
 
-    def __init__(self, paths: Sequence[Path], name: str, ends: IntArray) -> None:
-        self._paths, self._name, self._ends = paths, name, ends
+    def __init__(self, paths: Sequence[Path], name: str, ends: IntArray, rows: IntArray | None = None) -> None:
+        self._paths, self._name, self._ends, self._rows = paths, name, ends, rows
         first = self._part(0)
         self.dtype, self.ndim = first.dtype, first.ndim
-        self.shape: tuple[int, ...] = (int(ends[-1]), *first.shape[1:])
+        self.shape: tuple[int, ...] = (int(ends[-1]) if rows is None else len(rows), *first.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        index = np.arange(len(self))[rows]
+        index = (np.arange(len(self)) if self._rows is None else self._rows)[rows]
         flat = np.atleast_1d(index)
         shards = np.searchsorted(self._ends, flat, side="right")
         order = np.argsort(shards, kind="stable")
@@ -97,8 +104,11 @@ class ShardedRows:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """All rows, one shard at a time."""
-        return (self._part(number) for number in range(len(self._paths)))
+        """All rows, about one shard at a time."""
+        if self._rows is None:
+            return (self._part(number) for number in range(len(self._paths)))
+        step = -(-len(self) // len(self._paths))
+        return (self[start : start + step] for start in range(0, len(self), step))
 
     def _part(self, number: int) -> NDArray[Any]:
         return read_arrays(self._paths[number], kind=KIND, version=VERSION, verify=False)[0][self._name]

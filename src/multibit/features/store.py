@@ -10,32 +10,50 @@ Without them it is what it always was, and a version that knows no tokens reads 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.arrays import IntArray, Rows, as_float32, check_offsets, row_numbers
+from multibit.arrays import IntArray, Labels, Rows, as_float32, check_offsets, row_numbers
 from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import read_manifest
+from multibit.data.values import id_of, texts_of
 from multibit.errors import DataError, FormatError, MultibitError
+from multibit.features.originals import Original, absolute
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard, ShardedRows, shard_path
 from multibit.features.tokens import Tokens, TokenShapes, named_tokens
-from multibit.files import checksum_file, fingerprint, read_json, read_npz, replacing, write_json
+from multibit.files import checksum_file, fingerprint, read_json, read_npz, replacing, typed, write_json
 
 KIND, VERSION = "feature store", 2
 SHARD = 512
 """Items per shard: the most that a killed extraction loses."""
-HEADER = ("recipe", "label_names", "shards", "items", "checksums")
+_AGAIN = "It may have been modified. Extract the features again or restore a copy."
+
+
+class _Header(msgspec.Struct):
+    """What `store.json` must have."""
+
+    recipe: dict[str, Any]
+    label_names: list[str]
+    shards: Annotated[int, msgspec.Meta(ge=1)]
+    items: Annotated[str, msgspec.Meta(pattern=r"^items-[0-9]+\.parquet$")]
+    checksums: dict[str, str]
+    tokens: dict[Modality, tuple[int, int]] = {}
+    rows: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]] | None = None
+
+
 """Fields of `store.json`."""
 
 
@@ -52,6 +70,8 @@ class FeatureStore:
         truncated: number of texts that are longer than the encoder reads.
         source: folder or file that the store was opened from.
         image_tokens: (N, t, d) float16, of the images. text_tokens: (T, t, d), of the texts; None where not kept.
+        originals: state of each image file when it was encoded; None or no entries where it is unknown.
+        rows: row of each item in the shards of a store in which items were encoded again.
 
     Raises:
         DataError: features or tokens of another shape or type, or row counts that do not match the data set.
@@ -74,6 +94,8 @@ class FeatureStore:
     source: Path | None = None
     image_tokens: Tokens | None = None
     text_tokens: Tokens | None = None
+    originals: tuple[Original | None, ...] = ()
+    rows: IntArray | None = None
 
     def __post_init__(self) -> None:
         for name in ("image", "text"):
@@ -154,7 +176,7 @@ class FeatureStore:
         text = self._as_float32(self.text[text_rows], "text features", text_rows)
         image_tokens = None if self.image_tokens is None else self.image_tokens.select(index)
         text_tokens = None if self.text_tokens is None else self.text_tokens.select(text_rows)
-        labels = self.dataset.labels[index]
+        labels = self.dataset.label_rows[index]
         return Pairs(image, text, offsets.astype(np.int64), labels, image_tokens, text_tokens)
 
     def _as_float32(self, array: NDArray[Any], name: str, rows: Rows) -> NDArray[np.float32]:
@@ -184,7 +206,7 @@ class FeatureStore:
                 rows = {"image": np.arange(start, start + len(image)), "text": np.arange(ends[0], ends[-1])}
                 tokens = {modality: each.take(rows[modality]) for modality, each in self.tokens.items()}
                 Shard(image, text, np.diff(ends), *remarks, tokens).write(temporary, number)
-            write_header(temporary, self.dataset, self.recipe, number + 1, self.token_shapes)
+            write_header(temporary, self.dataset, self.recipe, number + 1, self.token_shapes, place=folder)
 
     @classmethod
     def open(cls, path: Path | str) -> FeatureStore:
@@ -207,36 +229,51 @@ class FeatureStore:
                 raise FormatError(
                     "is missing, corrupt or truncated.", file=path / name, hint="Extract the features again."
                 )
-        dataset = read_manifest(path / header["items"], label_names=header["label_names"])
+        dataset = _read_items(path, header)
         paths = [shard_path(path, number) for number in range(header["shards"])]
         counts: list[IntArray] = []
         kept: dict[Modality, list[IntArray]] = {modality: [] for modality in header.get("tokens", {})}
         reasons: dict[str, str] = {}
+        originals: list[Original | None] = []
         truncated = 0
         for each in paths:  # one at a time: an open shard holds a file descriptor
             shard = Shard.read(each, verify=False)
             counts.append(np.array(shard.counts))
             for modality, found in kept.items():
+                if modality not in shard.tokens:
+                    raise FormatError("has no such tokens.", file=each, field=f"{modality} tokens", hint=_AGAIN)
                 found.append(shard.tokens[modality].counts)
             reasons.update(shard.skipped)
+            originals += shard.originals or [None] * len(shard.counts)
             truncated += shard.truncated
         encoded = set(dataset.ids) if reasons else set()  # what was skipped once may have been encoded later
         ends = {"image": np.cumsum([len(each) for each in counts]), "text": np.cumsum([each.sum() for each in counts])}
+        rows: dict[Modality, IntArray | None] = {"image": _rows_in(header), "text": None}
+        per_item = np.concatenate(counts)
+        _require_rows(rows["image"], len(dataset), len(per_item), path / "store.json")
+        if (items := rows["image"]) is not None:
+            rows["text"] = _ranges((np.cumsum(per_item) - per_item)[items], per_item[items])
+            per_item, originals = per_item[items], [originals[row] for row in items]
         tokens = {
-            modality: Tokens(ShardedRows(paths, f"{modality}_tokens", ends[modality]), np.concatenate(found))
+            modality: Tokens(
+                ShardedRows(paths, f"{modality}_tokens", ends[modality], rows[modality]),
+                np.concatenate(found)[slice(None) if rows[modality] is None else rows[modality]],
+            )
             for modality, found in kept.items()
         }
         return cls(
             dataset,
-            ShardedRows(paths, "image", ends["image"]),
-            ShardedRows(paths, "text", ends["text"]),
-            np.concatenate([[0], *counts]).cumsum(),
-            Recipe.from_dict(header["recipe"]),
+            ShardedRows(paths, "image", ends["image"], rows["image"]),
+            ShardedRows(paths, "text", ends["text"], rows["text"]),
+            np.concatenate([[0], per_item]).cumsum(),
+            typed(header["recipe"], Recipe, path / "store.json", _AGAIN),
             tuple(pair for pair in reasons.items() if pair[0] not in encoded),
             truncated,
             path,
             tokens.get("image"),
             tokens.get("text"),
+            tuple(originals),
+            rows["image"],
         )
 
     @classmethod
@@ -299,22 +336,68 @@ class FeatureStore:
         )
 
 
-def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: int, tokens: TokenShapes) -> None:
+def _read_items(folder: Path, header: Mapping[str, Any]) -> PairedDataset:
+    """The items of a store, with paths that do not depend on the working directory."""
+    dataset = read_manifest(folder / header["items"], label_names=header["label_names"])
+    here = Path(os.path.realpath(folder))
+    stored = (path.relative_to(folder) if path and path.is_relative_to(folder) else path for path in dataset.images)
+    images = (path and Path(os.path.normpath(here / path)) for path in stored)
+    return replace(dataset, labels=cast(Labels, dataset.label_rows), images=tuple(images))
+
+
+def _rows_in(header: Mapping[str, Any]) -> IntArray | None:
+    """The row in the shards of each item, where items were encoded again; else None."""
+    return None if header.get("rows") is None else np.array(header["rows"], np.int64)
+
+
+def _require_rows(rows: IntArray | None, items: int, stored: int, path: Path) -> None:
+    """Refuse rows that the shards do not have."""
+    if rows is not None and (len(rows) != items or (len(rows) and rows.max() >= stored)):
+        problem = f"{len(rows)} rows for {items} items, of {stored} in the shards."
+        raise FormatError(problem, file=path, field="rows", hint=_AGAIN)
+
+
+def _ranges(starts: IntArray, counts: IntArray) -> IntArray:
+    """Start .. start + count - 1 of each, joined."""
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    ranges: IntArray = np.repeat(starts, counts) + within
+    return ranges
+
+
+def _stored_path(image: Path | None, place: Path) -> str | None:
+    """Path of an image as a store keeps it: relative below the folder of the store's own, so that both can be moved."""
+    if image is None:
+        return None
+    path, here = absolute(image), Path(os.path.realpath(place))
+    return os.path.relpath(path, here) if path.is_relative_to(here.parent) else str(path)
+
+
+def write_header(
+    folder: Path,
+    dataset: PairedDataset,
+    recipe: Recipe,
+    shards: int,
+    tokens: TokenShapes,
+    *,
+    rows: IntArray | None = None,
+    place: Path | None = None,
+) -> None:
     """Complete a store whose shards are written: write the items, then `store.json`.
 
     Args:
-        folder: with the shards 0 to `shards` - 1. dataset: the items in them, in order. recipe: of their features.
-        tokens: shapes of the tokens in all shards.
+        folder: with the shards 0 to `shards` - 1. dataset: the items. recipe: of their features.
+        tokens: shapes of the tokens in all shards. rows: row of each item in the shards; in order when None.
+        place: where the folder will be; where it is when None.
     """
-    rows = {
+    columns = {
         "id": dataset.ids,
-        "image": [None if path is None else str(path.absolute()) for path in dataset.images],
+        "image": [_stored_path(path, place or folder) for path in dataset.images],
         "texts": dataset.texts,
         "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
     }
     items = folder / f"items-{shards:05d}.parquet"  # a new name: the old store stays valid until the last step
     with replacing(items) as temporary:
-        table = pyarrow.table({name: list(column) for name, column in rows.items()})
+        table = pyarrow.table({name: list(column) for name, column in columns.items()})
         pyarrow.parquet.write_table(table, temporary)
     files = [*(shard_path(folder, number) for number in range(shards)), items]
     header = {
@@ -324,6 +407,7 @@ def write_header(folder: Path, dataset: PairedDataset, recipe: Recipe, shards: i
         "items": items.name,
         "checksums": {file.name: checksum_file(file) for file in files},
         **({"tokens": tokens} if tokens else {}),
+        **({} if rows is None else {"rows": rows.tolist()}),
     }
     write_json(folder / "store.json", header, kind=KIND, version=VERSION)
     for other in folder.glob("items-*.parquet"):
@@ -349,28 +433,27 @@ def read_header(folder: Path) -> dict[str, Any]:
             file=path,
             hint="Extract the features again.",
         )
-    if missing := [field for field in HEADER if field not in header]:
-        raise FormatError(
-            "is missing, so the file may have been modified.",
-            file=path,
-            field=", ".join(missing),
-            hint="Extract the features again or restore a copy.",
+    checked = typed(header, _Header, path, _AGAIN)
+    files = {checked.items, *(shard_path(folder, number).name for number in range(len(checked.checksums) - 1))}
+    if set(checked.checksums) != files or checked.shards != len(files) - 1:
+        problem = (
+            f"lists {len(checked.checksums)} files for {checked.shards} shards and the items; need one checksum each."
         )
+        raise FormatError(problem, file=path, field="checksums", hint=_AGAIN)
     return header
 
 
 def read_names(arrays: Mapping[str, NDArray[Any]], key: str, default: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names stored as text, as UTF-8 bytes, or as numbers.
+    """Names stored as text, as UTF-8 bytes, or as whole numbers; texts stored as text or UTF-8 bytes.
 
     Raises:
-        DataError: not one value per row, or bytes that are not UTF-8.
+        DataError: not one value per row, a value of another type, or bytes that are not UTF-8.
     """
     if key not in arrays:
         return tuple(default)
     array = arrays[key]
     if array.ndim != 1:
         raise DataError(f"need one value per row, got an array of shape {array.shape}.", field=key)
-    try:
-        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array.tolist())
-    except UnicodeDecodeError as error:
-        raise DataError(f"a name is not UTF-8 ({error}).", field=key) from None
+    if key == "texts":
+        return tuple((texts_of(text, row=row, field=key) or ("",))[0] for row, text in enumerate(array.tolist()))
+    return tuple(id_of(name, row=row, field=key) for row, name in enumerate(array.tolist()))

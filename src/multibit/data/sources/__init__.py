@@ -13,7 +13,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import read_manifest
 from multibit.data.sources.coco import read_coco
-from multibit.data.sources.common import DataNote
+from multibit.data.sources.common import DataNote, note
 from multibit.data.sources.folders import read_folders, read_pairs
 from multibit.data.sources.huggingface import read_huggingface
 from multibit.data.sources.iapr import read_iapr
@@ -21,6 +21,7 @@ from multibit.data.sources.mat import read_mat, read_mat_features
 from multibit.data.sources.mirflickr import read_mirflickr
 from multibit.data.sources.nuswide import read_nuswide
 from multibit.data.sources.webdataset import read_webdataset
+from multibit.data.values import mixes_scripts
 from multibit.errors import ConfigError, require_known
 
 __all__ = ["READERS", "UNPACKED", "DataNote", "read"]
@@ -65,7 +66,15 @@ def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[
         )
     if missing := [name for name, each in taken.items() if each.default is each.empty and name not in given]:
         raise ConfigError(f"required for the kind {kind}.", option=missing[0])
-    return READERS[kind](source, **given)
+    found = READERS[kind](source, **given)
+    if "encoding" in taken and "encoding" not in given and isinstance(found, PairedDataset):
+        odd = [text for texts in found.texts for text in texts if not text.isascii() and mixes_scripts(text)]
+        if odd:
+            note(
+                f"{source}: {len(odd):,} texts mix scripts inside a word, such as {odd[0][:40]!r}; if that is wrong, "
+                "name the encoding of the files, such as gb18030."
+            )
+    return found
 
 
 def _quoted(names: Iterable[str]) -> str:

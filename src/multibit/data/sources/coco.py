@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import Item, PairedDataset
-from multibit.data.sources.common import compare, load_json, locate, note
+from multibit.data.sources.common import compare, load_json, locate, note, note_left_out
+from multibit.data.values import id_of, texts_of
 from multibit.errors import DataError
 
 
@@ -45,15 +46,20 @@ def _items(folder: Path, name: str, images: Path) -> list[Item]:
     instances = _load(folder / f"instances_{name}.json", ("images", "annotations", "categories"))
     written = _load(folder / f"captions_{name}.json", ("annotations",))
     try:
-        names = {category["id"]: category["name"] for category in instances["categories"]}
+        names = {category["id"]: id_of(category["name"]) for category in instances["categories"]}
         labels, captions = defaultdict(set), defaultdict(list)
         for annotation in instances["annotations"]:
             labels[annotation["image_id"]].add(names[annotation["category_id"]])
         for annotation in sorted(written["annotations"], key=lambda annotation: annotation["id"]):
-            captions[annotation["image_id"]].append(" ".join(annotation["caption"].split()))
+            (caption,) = texts_of(annotation["caption"])
+            captions[annotation["image_id"]].append(" ".join(caption.split()))
         files = {image["id"]: image["file_name"] for image in instances["images"]}
-        return [(str(number), images / files[number], captions[number], labels[number]) for number in sorted(labels)]
-    except (KeyError, TypeError, AttributeError) as error:
+        without = [str(number) for number in files if number not in labels]
+        note_left_out(folder, f"images of {name} without an object", without)
+        return [(id_of(number), images / files[number], captions[number], labels[number]) for number in sorted(labels)]
+    except DataError as error:
+        raise error.within(folder / f"captions_{name}.json") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"instances and captions of {name} do not match or lack {error}.", file=folder) from None
 
 

@@ -3,90 +3,93 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import IMAGE_SUFFIXES, note, read_lines, walk
+from multibit.data.sources.common import IMAGE_SUFFIXES, note, note_left_out, read_lines, walk
+from multibit.data.values import same_name
 from multibit.errors import DataError
 
+Stem = str
+"""Path without its suffix, relative to the folder that is read; equal names have equal code points."""
 
-def read_pairs(source: Path | str) -> PairedDataset:
+
+def read_pairs(source: Path | str, *, encoding: str | None = None) -> PairedDataset:
     """Read pairs by stem: `a.jpg` with `a.txt`; each line of a text file is a text.
 
-    Labels, if any, are in `a.labels`, one per line. The id is the path without its suffix. Files without a partner are
-    left out and counted in a `DataNote`.
+    Labels, if any, are in `a.labels`, one per line. The id is the path without its suffix. Suffixes may have any case.
+    Linked folders are followed, each once. Files without a partner are left out and counted in a `DataNote`.
+
+    Args:
+        source: the folder. encoding: of the text files; by their byte order mark, or else UTF-8, when None.
 
     Raises:
-        DataError: no such folder, or no pair in it.
+        DataError: no such folder, no pair in it, or a text file in another encoding. ConfigError: an unknown encoding.
     """
     root = Path(source)
-    images, others = _split(root)
-    texts = {path.with_suffix("") for path in others if path.suffix.lower() == ".txt"}
+    images, texts, labels = _read(root, (".txt", ".labels"))
     paired = {stem: path for stem, path in images.items() if stem in texts}
-    _note_left_out(root, "images without a text", [path for stem, path in images.items() if stem not in texts])
-    _note_left_out(root, "texts without an image", sorted(texts - images.keys()))
-    _note_other_kinds(root, (path for path in others if path.suffix.lower() not in (".txt", ".labels")))
+    note_left_out(root, "images without a text", [path for stem, path in images.items() if stem not in texts])
+    note_left_out(root, "texts without an image", [path for stem, path in texts.items() if stem not in images])
+    note_left_out(root, "labels without a pair", [path for stem, path in labels.items() if stem not in paired])
     if not paired:
         raise DataError("no pair; need an image and a .txt file of the same name: a.jpg, a.txt.", file=root)
     return PairedDataset.of_items(
-        (stem.relative_to(root).as_posix(), path, _lines(stem, ".txt"), _lines(stem, ".labels"))
-        for stem, path in paired.items()
+        (stem, path, _lines(texts[stem], encoding), _lines(labels.get(stem), encoding)) for stem, path in paired.items()
     )
 
 
-def read_folders(source: Path | str) -> PairedDataset:
+def read_folders(source: Path | str, *, encoding: str | None = None) -> PairedDataset:
     """Read a folder with one sub-folder per label: `dog/1.jpg`; the text is `dog/1.txt`, or the name of the label.
 
-    The id is the path without its suffix.
+    The id is the path without its suffix. Suffixes may have any case. Linked folders are followed, each once.
+
+    Args:
+        source: the folder. encoding: of the text files; by their byte order mark, or else UTF-8, when None.
 
     Raises:
-        DataError: no such folder, or no image in a sub-folder.
+        DataError: no such folder, no image in a sub-folder, or a text file in another encoding. ConfigError: an unknown
+            encoding.
     """
     root = Path(source)
-    images, others = _split(root)
-    labelled = {stem: path for stem, path in images.items() if stem.parent != root}
-    _note_left_out(root, "images in no sub-folder", [path for stem, path in images.items() if stem.parent == root])
-    _note_other_kinds(root, (path for path in others if path.suffix.lower() != ".txt"))
+    images, texts = _read(root, (".txt",))
+    labelled = {stem: path for stem, path in images.items() if "/" in stem}
+    note_left_out(root, "images in no sub-folder", [path for stem, path in images.items() if "/" not in stem])
+    note_left_out(root, "texts without an image", [path for stem, path in texts.items() if stem not in labelled])
     if not labelled:
         raise DataError("no image in a sub-folder; need one folder per label: dog/1.jpg, cat/2.jpg.", file=root)
     items, without = [], 0
     for stem, path in labelled.items():
-        name = stem.relative_to(root)
-        text = _lines(stem, ".txt")
+        text = _lines(texts.get(stem), encoding)
         without += not text
-        label = name.parts[0]
-        items.append((name.as_posix(), path, text or [label.replace("_", " ").replace("-", " ")], [label]))
+        label = stem.partition("/")[0]
+        items.append((stem, path, text or [label.replace("_", " ").replace("-", " ")], [label]))
     if without:
         note(f"{root}: {without:,} images have no .txt file; their text is the name of their label.")
     return PairedDataset.of_items(items)
 
 
-def _split(root: Path) -> tuple[dict[Path, Path], list[Path]]:
-    """Images by their path without suffix, and all other files."""
-    images: dict[Path, Path] = {}
-    others, duplicates = [], []
+def _read(root: Path, suffixes: Iterable[str]) -> list[Mapping[Stem, Path]]:
+    """Images by their stem, then the files of each suffix; all others are counted in a note."""
+    found: dict[str, dict[Stem, Path]] = {"": {}, **{suffix: {} for suffix in suffixes}}
+    others: Counter[str] = Counter()
+    duplicates = []
     for path in walk(root):
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            others.append(path)
-        elif images.setdefault(path.with_suffix(""), path) != path:
+        suffix = path.suffix.lower()
+        kind = "" if suffix in IMAGE_SUFFIXES else suffix
+        if kind not in found or (kind == "" and suffix == ""):
+            others[suffix or path.name] += 1
+            continue
+        stem = same_name(path.with_suffix("").relative_to(root).as_posix())
+        if found[kind].setdefault(stem, path) != path:
             duplicates.append(path)
-    _note_left_out(root, "images whose name exists with another suffix", duplicates)
-    return images, others
-
-
-def _lines(stem: Path, suffix: str) -> list[str]:
-    path = stem.with_name(stem.name + suffix)
-    return [line for line in read_lines(path) if line] if path.is_file() else []
-
-
-def _note_left_out(root: Path, what: str, paths: list[Path]) -> None:
-    if paths:
-        note(f"{root}: {len(paths):,} {what} left out, such as {paths[0]}.")
-
-
-def _note_other_kinds(root: Path, paths: Iterable[Path]) -> None:
-    counts = Counter(path.suffix.lower() or path.name for path in paths)
-    if counts:
-        kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in sorted(counts.items()))
+    note_left_out(root, "files whose name exists with another suffix", duplicates)
+    if others:
+        kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in sorted(others.items()))
         note(f"{root}: files of other kinds left out: {kinds}.")
+    return list(found.values())
+
+
+def _lines(path: Path | None, encoding: str | None) -> list[str]:
+    return [] if path is None else [line for line in read_lines(path, encoding) if line]

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, note, read_lines, read_text
+from multibit.data.sources.common import compare, locate, note, old_text, read_old_lines
 from multibit.errors import DataError
+from multibit.files import read_bytes
 
 
 def read_iapr(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:
@@ -31,10 +32,10 @@ def read_iapr(source: Path | str, *, images: Path | str | None = None) -> Paired
     descriptions = locate(root, "annotations_complete_eng", "descriptions")
     folder = descriptions.parent / "images" if images is None else Path(images)
     dictionary = locate(root, "*_dictionary.txt", "keywords")
-    words = [line for line in read_lines(dictionary) if line]
+    words = [line for line in read_old_lines(dictionary) if line]
     keywords: dict[str, list[str]] = {}
     for part in ("train", "test"):
-        names = [line.removesuffix(".jpg") for line in read_lines(locate(root, f"*_{part}_list.txt", "images"))]
+        names = [line.removesuffix(".jpg") for line in read_old_lines(locate(root, f"*_{part}_list.txt", "images"))]
         path = locate(root, f"*_{part}_annot.hvecs", "keywords of each image")
         rows = _read_hvecs(path)
         if rows.shape != (len(names), len(words)):
@@ -53,7 +54,7 @@ def read_iapr(source: Path | str, *, images: Path | str | None = None) -> Paired
 
 def _read_hvecs(path: Path) -> NDArray[np.int16]:
     """INRIA's vectors: for each row its length and its values, all 16-bit integers."""
-    raw = path.read_bytes()
+    raw = read_bytes(path)
     values = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2")
     width = int(values[0]) if len(values) else 0
     if width < 1 or len(values) % (width + 1) or (values[:: width + 1] != width).any():
@@ -67,7 +68,7 @@ def _description(path: Path) -> str:
     """The description in an annotation file, which looks like XML but is not always well-formed."""
     if not path.is_file():
         return ""
-    found = re.search(r"<DESCRIPTION>(.*?)</DESCRIPTION>", read_text(path), re.DOTALL)
+    found = re.search(r"<DESCRIPTION>(.*?)</DESCRIPTION>", old_text(read_bytes(path)), re.DOTALL)
     return " ".join(html.unescape(found[1]).split()) if found else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +14,8 @@ from multibit.arrays import Rows, as_float32, as_labels
 from multibit.data.dataset import PairedDataset
 from multibit.data.sources.common import read_lines
 from multibit.data.sources.mat_files import MatFiles, Matrix
-from multibit.errors import DataError
+from multibit.data.values import id_of, numbered_labels, texts_of
+from multibit.errors import ConfigError, DataError
 
 PAIR_KEYS = {
     "image": ("index", "imgs", "FAll"),
@@ -44,39 +46,44 @@ def read_mat(
     names: Mapping[str, str] | None = None,
     root: Mapping[str, str] | None = None,
     label_names: Sequence[str] | None = None,
+    encoding: str | None = None,
 ) -> PairedDataset:
     """Read the field's trio `index.mat`, `caption.mat` or `caption.txt`, `label.mat`.
 
-    Texts may be a padded character matrix or a cell array, of one text or several, (N, 1), (1, N) or nested. The id of
-    an item is the stem of its image file, or its path if stems repeat.
+    Texts may be a padded character matrix or a cell array, of one text or several, (N, 1), (1, N) or nested, or
+    structures with the text in `raw` or `text`. Labels are multi-hot, or one class number per item. The id of an item
+    is the stem of its image file, or its path if stems repeat.
 
     Args:
         source: folder of the three, or one .mat file with all keys. See `PAIR_KEYS` for the known keys.
-        names: the file's own keys by field: image, text, labels. root: new prefixes of image paths by old ones.
-        label_names: names of the label columns; numbered when None.
+        names: the file's own keys by field: image, text, labels.
+        root: new folders of images by old ones; either may be written with backslashes.
+        label_names: names of the label columns or class numbers; numbered when None.
+        encoding: of `caption.txt`; by its byte order mark, or else UTF-8, when None.
 
     Raises:
-        DataError: unreadable, a key missing, or shapes that do not match; lists the arrays that were found.
-        ConfigError: `names` has an unknown field. MissingExtraError: a v7.3 file, and h5py is not installed.
+        DataError: unreadable, a key missing, values of another type, or shapes that do not match; with file and key.
+        ConfigError: `names` has an unknown field, or no image is in a folder of `root`.
+        MissingExtraError: a v7.3 file, and h5py is not installed.
     """
     files = MatFiles.open(Path(source), names or {}, tuple(PAIR_KEYS))
-    paths = [_strings(each) for each in _rows(files.read("image", PAIR_KEYS["image"]), None)]
+    paths = _texts_of(files, "image", None)
     count = len(paths)
-    images = tuple(_moved(strings[0], root or {}) if strings else None for strings in paths)
-    labels = files.read_matrix("labels", PAIR_KEYS["labels"]).values
-    texts = _texts(files, count)
-    if labels.shape[0] != count and labels.shape[1] == count:
-        labels = labels.T
-    if not count == len(labels) == len(texts):
+    images = _moved([texts[0] if texts else None for texts in paths], root or {})
+    matrix = files.read_matrix("labels", PAIR_KEYS["labels"])
+    texts = _texts(files, count, encoding)
+    values = matrix.values.T if matrix.values.shape[0] != count and matrix.values.shape[1] == count else matrix.values
+    if not count == len(values) == len(texts):
         raise DataError(
-            f"{count:,} images, {len(texts):,} texts, labels of shape {labels.shape}; need one row per item. Found "
+            f"{count:,} images, {len(texts):,} texts, labels of shape {values.shape}; need one row per item. Found "
             f"{files}.",
             file=files.source,
         )
-    columns = label_names or _optional(files, "label_names") or numbered_labels(labels.shape[1])
-    ids = _optional(files, "ids") or _ids(images)
+    given = label_names or _names_in(files, "label_names")
     try:
-        return PairedDataset(tuple(ids), images, tuple(texts), np.ascontiguousarray(labels), tuple(columns))
+        labels, columns = _multi_hot(values, matrix.key, given)
+        ids = _names_in(files, "ids") or _ids(images)
+        return PairedDataset(tuple(ids), images, tuple(texts), labels, columns)
     except DataError as error:
         raise error.within(files.source) from None
 
@@ -104,12 +111,56 @@ def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = N
         arrays = _aligned(files, FEATURE_KEYS)
     else:
         arrays = _parts(files)
-    return {**arrays, "recipe": np.array(Path(source).stem)}
+    return {**arrays, "labels": _one_hot(arrays["labels"])[0], "recipe": np.array(Path(source).stem)}
 
 
-def numbered_labels(count: int) -> tuple[str, ...]:
-    """Names for columns without names, whose alphabetical order is that of the columns."""
-    return tuple(f"label {i:0{len(str(max(count - 1, 0)))}d}" for i in range(count))
+def _multi_hot(
+    values: NDArray[Any], key: str, given: Sequence[str] | None
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Multi-hot labels (N, C) and the names of their columns.
+
+    Args:
+        values: (N, C) multi-hot, or (N, 1) class numbers. key: of the matrix. given: names of the labels.
+
+    Raises:
+        DataError: other values, or class numbers that the names do not fit, or fit both counted from 0 and from 1.
+    """
+    if not _is_classes(values):
+        names = tuple(given or numbered_labels(values.shape[1]))
+        return as_labels(np.ascontiguousarray(values)), names
+    labels, classes = _one_hot(values)
+    if given is None:
+        width = len(str(classes[-1]))
+        return labels, tuple(f"label {number:0{width}d}" for number in classes)
+    from_zero, from_one = classes[-1] < len(given), classes[0] >= 1 and classes[-1] <= len(given)
+    if from_zero == from_one:
+        both = f"; counted from 0, {classes[0]} is {given[classes[0]]!r}, from 1 {given[classes[0] - 1]!r}"
+        raise DataError(
+            f"class numbers {classes[0]} to {classes[-1]} for {len(given)} label names{both if from_zero else ''}.",
+            field=key,
+            hint="Leave out `label_names`, or write a multi-hot matrix.",
+        )
+    whole = np.zeros((len(labels), len(given)), np.uint8)
+    whole[:, np.array(classes) - (0 if from_zero else 1)] = labels
+    return whole, tuple(given)
+
+
+def _is_classes(values: NDArray[Any]) -> bool:
+    """Whether a column holds class numbers: whole, not negative, and not only 0 and 1."""
+    if values.ndim != 2 or values.shape[1] != 1 or not values.size or values.dtype.kind not in "iuf":
+        return False
+    whole = bool((values >= 0).all() and (values == np.floor(values)).all())
+    return whole and bool((values > 1).any())
+
+
+def _one_hot(values: NDArray[Any]) -> tuple[NDArray[np.uint8], list[int]]:
+    """A column of class numbers as one column for each class that occurs, and the classes; others unchanged."""
+    if not _is_classes(values):
+        return values, []
+    classes, column = np.unique(values, return_inverse=True)
+    labels = np.zeros((len(values), len(classes)), np.uint8)
+    labels[np.arange(len(values)), column.ravel()] = 1
+    return labels, classes.astype(np.int64).tolist()
 
 
 def _parts(files: MatFiles) -> dict[str, NDArray[Any]]:
@@ -165,7 +216,8 @@ def _aligned(files: MatFiles, keys: Mapping[str, Sequence[str]]) -> dict[str, ND
         raise DataError(f"{', '.join(keys)} share no number of items; found {files}.", file=files.source)
     image, text, labels = (matrix if len(matrix.values) == rows else matrix.transposed() for matrix in matrices)
     try:
-        multi_hot = np.ascontiguousarray(as_labels(labels.values, whose=labels.key))
+        classes = _is_classes(labels.values)  # made multi-hot together with the other parts
+        multi_hot = labels.values if classes else np.ascontiguousarray(as_labels(labels.values, whose=labels.key))
     except DataError as error:
         raise error.within(labels.file) from None
     return dict(zip(keys, (_features(image), _features(text), multi_hot), strict=True))
@@ -192,10 +244,10 @@ def _features(matrix: Matrix) -> NDArray[np.float32]:
         raise error.within(matrix.file) from None
 
 
-def _texts(files: MatFiles, count: int) -> list[tuple[str, ...]]:
+def _texts(files: MatFiles, count: int, encoding: str | None) -> list[tuple[str, ...]]:
     plain = files.source / "caption.txt"
     if plain.is_file() and not files.has("text", PAIR_KEYS["text"]):
-        lines = ("" if line == EMPTY_CAPTION else line for line in read_lines(plain))
+        lines = ("" if line == EMPTY_CAPTION else line for line in read_lines(plain, encoding))
         return [(line,) for line in lines]
     value = files.read("text", PAIR_KEYS["text"])
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -205,13 +257,40 @@ def _texts(files: MatFiles, count: int) -> list[tuple[str, ...]]:
             field="text",
             hint="Read features with the kind mat-features, or map text to another key with `names`.",
         )
-    return [_strings(each) or ("",) for each in _rows(value, count)]
+    return [texts or ("",) for texts in _texts_of(files, "text", count)]
 
 
-def _optional(files: MatFiles, name: str) -> tuple[str, ...] | None:
-    if not files.has(name, PAIR_KEYS[name]):
+def _texts_of(files: MatFiles, field: str, count: int | None) -> list[tuple[str, ...]]:
+    """Texts of each item under the key of a field.
+
+    Raises:
+        DataError: no such key, or a value that is not a text; with file, row and key.
+    """
+    path, key = files.locate(field, PAIR_KEYS[field])
+    try:
+        rows = enumerate(_rows(files.read(field, PAIR_KEYS[field]), count), start=1)
+        return [_strings(each, key, row) for row, each in rows]
+    except DataError as error:
+        raise error.within(path) from None
+
+
+def _names_in(files: MatFiles, field: str) -> tuple[str, ...] | None:
+    """The ids or label names of a file, texts or whole numbers; None if it has none."""
+    if not files.has(field, PAIR_KEYS[field]):
         return None
-    return tuple((_strings(each) or ("",))[0] for each in _rows(files.read(name, PAIR_KEYS[name]), None))
+    path, key = files.locate(field, PAIR_KEYS[field])
+    try:
+        rows = enumerate(_rows(files.read(field, PAIR_KEYS[field]), None), start=1)
+        return tuple(id_of(_single(each), row=row, field=key) for row, each in rows)
+    except DataError as error:
+        raise error.within(path) from None
+
+
+def _single(entry: Any) -> Any:
+    """The value of an entry that may be nested, a text without padding."""
+    while isinstance(entry, np.ndarray) and entry.size == 1 and entry.dtype.names is None:
+        entry = entry.ravel()[0]
+    return entry.strip(" \0") if isinstance(entry, str) else entry
 
 
 def _rows(value: Any, count: int | None) -> list[Any]:
@@ -226,22 +305,43 @@ def _rows(value: Any, count: int | None) -> list[Any]:
     return list(array)
 
 
-def _strings(entry: Any) -> tuple[str, ...]:
+def _strings(entry: Any, key: str, row: int) -> tuple[str, ...]:
     """All texts in a nested entry without padding; empty ones are left out."""
-    if isinstance(entry, np.ndarray):
-        return tuple(text for part in entry.ravel() for text in _strings(part))
-    text = (entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)).strip(" \0")
-    return (text,) if text else ()
+    if isinstance(entry, np.ndarray) and entry.dtype.names is None:
+        return tuple(text for part in entry.ravel() for text in _strings(part, key, row))
+    texts = (text.strip(" \0") for text in texts_of(entry, row=row, field=key))
+    return tuple(text for text in texts if text)
 
 
-def _moved(path: str, root: Mapping[str, str]) -> Path:
-    """Image path with its prefix replaced."""
-    if "/" not in path:
-        path = path.replace("\\", "/")
-    for old, new in root.items():
-        if path.startswith(old):
-            return Path(new + path.removeprefix(old))
-    return Path(path)
+def _moved(paths: Sequence[str | None], root: Mapping[str, str]) -> tuple[Path | None, ...]:
+    """Image paths with their folders replaced.
+
+    Raises:
+        ConfigError: no path is in a folder to replace.
+    """
+    folders = {_with_slashes(old).rstrip("/"): (old, new) for old, new in root.items()}
+    unused = set(folders)
+    moved: list[Path | None] = []
+    for written in paths:
+        path = None if written is None else _with_slashes(written)
+        start = next((each for each in folders if path is not None and f"{path}/".startswith(f"{each}/")), None)
+        if path is not None and start is not None:
+            unused.discard(start)
+            path = str(Path(folders[start][1]) / path.removeprefix(start).lstrip("/"))
+        moved.append(None if path is None else Path(path))
+    if unused:
+        first = next((path for path in paths if path is not None), "nothing")
+        raise ConfigError(
+            f"no image path begins with {folders[min(unused)][0]!r}; the first is {first!r}.",
+            option="root",
+            hint="Write OLD as in the file.",
+        )
+    return tuple(moved)
+
+
+def _with_slashes(path: str) -> str:
+    """A path that was written on Windows with slashes; any other unchanged."""
+    return path.replace("\\", "/") if "/" not in path or re.match("[A-Za-z]:", path) else path
 
 
 def _ids(images: Sequence[Path | None]) -> tuple[str, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +19,15 @@ from numpy.typing import NDArray
 from multibit.data.manifest import require_known_fields
 from multibit.data.sources.common import note
 from multibit.errors import DataError, MissingExtraError
+from multibit.files import require_regular
 
 Shapes = dict[str, tuple[int, ...]]
+_OBJECT = 17  # class of a variable of a v5 file: an object, such as a string array
+_COMPRESSED = 15  # type of a compressed variable
+_HEAD = 4096  # bytes of a variable that are enough for its name and dimensions
+LARGEST = 1 << 32
+"""An array of more bytes than this, and 16 times the file, is refused: it could exhaust the memory."""
+
 SPARSE = "MATLAB_sparse"  # attribute of a sparse matrix in a v7.3 file: its number of rows
 
 
@@ -43,11 +53,13 @@ class MatFiles:
 
     Attributes:
         source: the file or folder. shapes: shape of each array by file and key. names: given keys by field.
+        unread: MATLAB's class of each variable that is not read, such as string, by file and key.
     """
 
     source: Path
     shapes: dict[Path, Shapes]
     names: Mapping[str, str]
+    unread: dict[Path, dict[str, str]]
 
     @classmethod
     def open(cls, source: Path, names: Mapping[str, str], known: Sequence[str]) -> MatFiles:
@@ -63,7 +75,9 @@ class MatFiles:
         paths = sorted(source.glob("*.mat")) if source.is_dir() else [source]
         if not paths:
             raise DataError("no .mat file in this folder.", file=source)
-        return cls(source, {path: _shapes(path) for path in paths}, names)
+        found = {path: _variables(path) for path in paths}
+        shapes = {path: shapes for path, (shapes, _) in found.items()}
+        return cls(source, shapes, names, {path: unread for path, (_, unread) in found.items()})
 
     def has(self, field: str, keys: Sequence[str]) -> bool:
         """Whether an array with one of these keys exists."""
@@ -75,7 +89,8 @@ class MatFiles:
         Raises:
             DataError: no such array.
         """
-        return _read(*self._locate(field, keys))
+        path, key = self.locate(field, keys)
+        return _read(path, key, self.shapes[path][key])
 
     def read_matrix(self, field: str, keys: Sequence[str]) -> Matrix:
         """The same, of numbers; sparse matrices become dense.
@@ -83,8 +98,10 @@ class MatFiles:
         Raises:
             DataError: no such array, or not a matrix of numbers.
         """
-        path, key = self._locate(field, keys)
-        value = _read(path, key)
+        path, key = self.locate(field, keys)
+        value = _read(path, key, self.shapes[path][key])
+        if scipy.sparse.issparse(value):
+            _require_size(path, key, value.shape)
         array = np.asarray(value.toarray() if scipy.sparse.issparse(value) else value)
         if array.ndim < 2 or array.dtype.kind not in "biuf":
             raise DataError(
@@ -95,9 +112,15 @@ class MatFiles:
             )
         return Matrix(array, path, key)
 
-    def _locate(self, field: str, keys: Sequence[str]) -> tuple[Path, str]:
+    def locate(self, field: str, keys: Sequence[str]) -> tuple[Path, str]:
+        """File and key of a field.
+
+        Raises:
+            DataError: no such array, or of a class of MATLAB that is not read.
+        """
         found = self._find(field, keys)
         if found is None:
+            self._refuse_unread(field, keys)
             wanted = self.names.get(field) or " or ".join(keys)
             raise DataError(
                 f"no {wanted}; found {self}.",
@@ -115,9 +138,22 @@ class MatFiles:
             note(f"{self.source}: {field} is read from {found[0][1]} of {found[0][0].name}, not from {others}.")
         return found[0] if found else None
 
+    def _refuse_unread(self, field: str, keys: Sequence[str]) -> None:
+        """Refuse a variable of a class that is not read."""
+        wanted = (self.names[field],) if field in self.names else keys
+        for path, unread in self.unread.items():
+            for key in set(wanted) & set(unread):
+                hint = f"In MATLAB: {key} = cellstr({key}), and save it again." if unread[key] == "string" else ""
+                raise DataError(
+                    f"of MATLAB's class {unread[key]}, which is not read.",
+                    file=path,
+                    field=key,
+                    hint=hint or "Save it as an array of numbers or a cell array of texts.",
+                )
+
     def __str__(self) -> str:
         found = [
-            f"{path.name}: " + ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+            f"{path.name}: " + ", ".join([f"{key} {shape}" for key, shape in shapes.items()] + [*self.unread[path]])
             for path, shapes in self.shapes.items()
         ]
         return "; ".join(found)
@@ -143,13 +179,68 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"not a readable MATLAB file, neither v5 nor v7.3 ({first}).", file=path) from None
 
 
-def _shapes(path: Path) -> Shapes:
+def _variables(path: Path) -> tuple[Shapes, dict[str, str]]:
+    """Shapes of the arrays, and classes of the variables that are not read."""
+    require_regular(path)
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
-                shapes = {key: _shape(item) for key, item in file.items()}
-                return {key: shape for key, shape in shapes.items() if shape is not None}
-        return {name: tuple(map(int, shape)) for name, shape, _ in scipy.io.whosmat(path, appendmat=False)}
+                unread = {key: _class(item) for key, item in file.items() if _is_unread(item)}
+                shapes = {key: _shape(item) for key, item in file.items() if key not in unread}
+                return {key: shape for key, shape in shapes.items() if shape is not None}, unread
+        try:
+            listed = scipy.io.whosmat(path, appendmat=False)
+        except TypeError:  # scipy cannot list a file with objects, such as string arrays
+            return _list_v5(path)
+        return {name: tuple(map(int, shape)) for name, shape, _ in listed}, {}
+
+
+def _class(item: Any) -> str:
+    """MATLAB's class of a variable in a v7.3 file; "" in a file that MATLAB did not write."""
+    return str(np.bytes_(item.attrs.get("MATLAB_class", b"")).decode())
+
+
+def _is_unread(item: Any) -> bool:
+    """Whether a variable of a v7.3 file is an object, such as a string array or a table, or a structure."""
+    return "MATLAB_object_decode" in item.attrs or (_class(item) == "struct" and not hasattr(item, "shape"))
+
+
+def _list_v5(path: Path) -> tuple[Shapes, dict[str, str]]:
+    """The same of a v5 file with objects.
+
+    A variable is a tag (type, bytes) with elements inside: the flags; then of an array its dimensions and name, of an
+    object its name, the kind of object, and its class. Compressed variables are inflated only so far.
+    """
+    shapes: Shapes = {}
+    unread: dict[str, str] = {}
+    with path.open("rb") as file:
+        order = "<" if file.read(128)[126:] == b"IM" else ">"
+        while tag := file.read(8):
+            kind, size = struct.unpack(f"{order}2I", tag)
+            start = file.tell()
+            raw = file.read(min(size, _HEAD))
+            raw = zlib.decompressobj().decompress(raw, _HEAD)[8:] if kind == _COMPRESSED else raw
+            flags, *parts = _elements(raw, order, 4)
+            if flags and struct.unpack_from(f"{order}I", flags)[0] & 0xFF == _OBJECT:
+                unread[parts[0].decode("latin-1")] = parts[2].decode("latin-1")
+            elif parts[1]:  # a variable without a name is MATLAB's own table of objects
+                shapes[parts[1].decode("latin-1")] = tuple(np.frombuffer(parts[0], f"{order}i4").tolist())
+            file.seek(start + size)
+    return shapes, unread
+
+
+def _elements(raw: bytes, order: str, count: int) -> list[bytes]:
+    """The first elements inside a variable; one of up to 4 bytes is written into its tag."""
+    found, position = [], 0
+    for _ in range(count):
+        kind, size = struct.unpack_from(f"{order}2I", raw, position)
+        if kind >> 16:  # a small element
+            found.append(raw[position + 4 : position + 4 + (kind >> 16)])
+            position += 8
+        else:
+            found.append(raw[position + 8 : position + 8 + size])
+            position += 8 + -(-size // 8) * 8
+    return found
 
 
 def _shape(item: Any) -> tuple[int, ...] | None:
@@ -167,7 +258,14 @@ def _sparse(item: Any) -> Any:
     return scipy.sparse.csc_matrix((data, rows, item["jc"][()]), shape=_shape(item))
 
 
-def _read(path: Path, key: str) -> Any:
+def _require_size(path: Path, key: str, shape: Sequence[int]) -> None:
+    """Refuse an array that is declared far larger than its file."""
+    if (size := 8 * math.prod(shape)) > LARGEST + 16 * path.stat().st_size:
+        raise DataError(f"declared with {size:,} bytes, which could exhaust the memory.", file=path, field=key)
+
+
+def _read(path: Path, key: str, shape: Sequence[int]) -> Any:
+    _require_size(path, key, shape)
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:

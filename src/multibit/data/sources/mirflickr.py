@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, read_lines
+from multibit.data.sources.common import compare, locate, note_left_out, read_old_lines
 from multibit.errors import DataError
 
 FREQUENT = 20  # a tag counts when at least this many images have it: 1,386 tags of the whole set do
@@ -30,7 +30,7 @@ def read_mirflickr(source: Path | str, *, images: Path | str | None = None) -> P
     folder = locate(root, "meta/tags", "tag files")
     annotations = locate(root, "animals.txt", "annotation files").parent
     image_folder = folder.parent.parent if images is None else Path(images)
-    tags = {_number(path): [tag for tag in read_lines(path) if tag] for path in folder.glob("tags*.txt")}
+    tags = {_number(path): [tag for tag in read_old_lines(path) if tag] for path in folder.glob("tags*.txt")}
     labels = _labels(annotations)
     counts = Counter(tag for each in tags.values() for tag in set(each))
     kept = sorted(
@@ -40,6 +40,9 @@ def read_mirflickr(source: Path | str, *, images: Path | str | None = None) -> P
     )  # fmt: skip
     if not kept:
         raise DataError(f"no image has both a label and a tag that {FREQUENT} images have.", file=root)
+    note_left_out(
+        root, "images without a label or a frequent tag", [f"im{number}" for number in sorted(tags.keys() - set(kept))]
+    )
     items = (
         (f"im{number}", image_folder / f"im{number}.jpg", [" ".join(tags[number])], labels[number]) for number in kept
     )
@@ -52,7 +55,7 @@ def _labels(folder: Path) -> dict[int, list[str]]:
     for path in sorted(folder.glob("*.txt")):
         if path.stem.endswith("_r1") or path.stem.lower() == "readme" or path.stem.startswith("."):
             continue
-        for row, line in enumerate(read_lines(path), start=1):
+        for row, line in enumerate(read_old_lines(path), start=1):
             if line and not line.isdecimal():
                 raise DataError(f"{line[:40]!r} is not an image number.", file=path, row=row)
             if line:

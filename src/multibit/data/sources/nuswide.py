@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, read_lines
+from multibit.data.sources.common import compare, locate, note_left_out, read_old_lines
 from multibit.errors import DataError
+from multibit.files import read_bytes
 
 CONCEPTS = 21  # the most frequent of the 81
 
@@ -30,10 +31,10 @@ def read_nuswide(source: Path | str, *, images: Path | str | None = None) -> Pai
     files = sorted(locate(root, "AllLabels", "concept files").glob("Labels_*.txt"))
     listed = locate(root, "Imagelist.txt", "list of images")
     tagged = locate(root, "All_Tags.txt", "tags of each image")
-    paths = [PureWindowsPath(line) for line in read_lines(listed)]  # written with backslashes
+    paths = [PureWindowsPath(line) for line in read_old_lines(listed)]  # written with backslashes
     if nameless := [row for row, path in enumerate(paths, start=1) if not path.name]:
         raise DataError("no file name.", file=listed, row=nameless[0])
-    tags = read_lines(tagged)
+    tags = read_old_lines(tagged)
     if len(tags) != len(paths):
         raise DataError(f"{len(tags):,} lines, but {listed} has {len(paths):,}; must be equal.", file=tagged)
     columns = {path.stem.removeprefix("Labels_"): _column(path, len(paths)) for path in files}
@@ -42,6 +43,8 @@ def read_nuswide(source: Path | str, *, images: Path | str | None = None) -> Pai
     frequent = sorted(sorted(columns, key=lambda name: (-int(columns[name].sum()), name))[:CONCEPTS])
     labels = np.stack([columns[name] for name in frequent], axis=1)
     kept = np.flatnonzero(labels.any(axis=1))
+    left_out = [paths[row].as_posix() for row in np.flatnonzero(~labels.any(axis=1))]
+    note_left_out(root, f"images with none of the {len(frequent)} most frequent concepts", left_out)
     folder = next((root / name for name in ("Flickr", "images") if (root / name).is_dir()), root)
     folder = folder if images is None else Path(images)
     dataset = PairedDataset(
@@ -56,7 +59,7 @@ def read_nuswide(source: Path | str, *, images: Path | str | None = None) -> Pai
 
 def _column(path: Path, rows: int) -> NDArray[np.uint8]:
     """One concept's file: 0 or 1 on each line."""
-    characters = np.frombuffer(path.read_bytes(), np.uint8)
+    characters = np.frombuffer(read_bytes(path), np.uint8)
     digits = characters[~np.isin(characters, np.frombuffer(b" \t\r\n", np.uint8))]
     if len(digits) != rows or not np.isin(digits, np.frombuffer(b"01", np.uint8)).all():
         raise DataError(

@@ -2,9 +2,10 @@
 # The full check, in the active virtual environment. CONTRIBUTING.md describes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Several processes of one thread each: two processes with many threads of torch slow each other down.
+export OMP_NUM_THREADS=1
 ruff check
 ruff format --check
 mypy
 lint-imports
-# One process per processor and one thread each: two processes with many threads of torch slow each other down.
-OMP_NUM_THREADS=1 pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+pytest --numprocesses auto --maxprocesses 4 --dist loadfile

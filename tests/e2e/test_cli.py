@@ -607,6 +607,7 @@ def test_without_a_verb_the_help_is_shown():
     assert "Commands:" in result.out + result.err
 
 
+FOUR_EPOCHS = [*(each for each in TINY if "epochs" not in each), "--set=epochs=4"]
 INTERRUPTED = """
 import functools, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
@@ -634,7 +635,7 @@ def interrupted(tmp_path_factory):
     """A training that got Ctrl-C in its second epoch, with the arguments that resume it."""
     folder = tmp_path_factory.mktemp("interrupted")
     np.savez(folder / "ready.npz", **plant(60))
-    arguments = ["train", str(folder / "ready.npz"), "--out", str(folder / "run"), *TINY, "--set=epochs=4"]
+    arguments = ["train", str(folder / "ready.npz"), "--out", str(folder / "run"), *FOUR_EPOCHS]
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, *arguments],
         env=ENVIRONMENT,

@@ -15,7 +15,7 @@ from multibit.evaluation.agreement import cosine_average_precision
 from multibit.evaluation.metrics import average_precision
 from multibit.paper.accuracy_cells import MEAN_MAP, MULTIBIT, MULTIBIT_PLUS, P_VALUE, SERVING
 from multibit.paper.cells import AtLength, Cells, Searching
-from multibit.paper.claims import wins
+from multibit.paper.claims import RIVALS, wins
 from multibit.paper.reproduce import SOTA_TABLES, choose, compared_methods
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, printed_texts, reproduce
@@ -123,12 +123,16 @@ def test_the_best_is_bold_and_the_second_marked_in_each_direction(made):
 def test_wins_are_counted_over_directions_and_lengths_without_real_valued_rows():
     column = AtLength(MEAN_MAP, 16), AtLength(MEAN_MAP, 32)
     cells = Cells()
-    for title, values in {"DSSH": (1, 5, 3, 1), "MultiBit": (2, 4, 3, 2), "float: x": (9, 9, 9, 9)}.items():
+    rows = {**dict.fromkeys(RIVALS, (0, 0, 0, 0)), "DSSH": (1, 5, 3, 1), "CMCL (pooled)": (2, 3, 3, 2)}
+    del rows["CMCL"]  # its variant stands for it
+    others = {"MultiBit": (2, 4, 3, 2), "MultiBit+": (9, 9, 9, 9), "CCA-ITQ": (9, 9, 9, 9), "float: x": (9, 9, 9, 9)}
+    for title, values in {**rows, **others}.items():
         for place, (direction, each) in enumerate((d, c) for d in DIRECTIONS for c in column):
             cells[Searching(direction, title), each] = values[place]
     assert wins(cells) == (3, 4)  # a draw counts
-    with pytest.raises(KeyError):
-        wins(Cells({key: value for key, value in cells.items() if key[0].title == "MultiBit"}))
+    with pytest.raises(KeyError) as caught:
+        wins(Cells({key: value for key, value in cells.items() if key[0].title != "RCMH"}))
+    assert "RCMH" in str(caught.value)
 
 
 def test_what_more_codes_and_models_cost(made):

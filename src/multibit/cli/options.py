@@ -207,28 +207,15 @@ def pairs(values: list[str] | None, option: str) -> dict[str, str]:
     Raises:
         ConfigError: another form, or a name that is given twice.
     """
-    first, *more = pairs_in_rounds(values, option)
-    for name in (name for names in more for name in names):
-        raise ConfigError(f"{name} is given twice.", option=option, hint="Give each name once.")
-    return first
-
-
-def pairs_in_rounds(values: list[str] | None, option: str) -> list[dict[str, str]]:
-    """NAME=VALUE pairs of a repeated option; the second value of a name is in the second dictionary, and so on.
-
-    Raises:
-        ConfigError: another form.
-    """
-    rounds: list[dict[str, str]] = [{}]
+    found: dict[str, str] = {}
     for value in values or ():
-        name, equals, content = value.partition("=")
-        if not equals or not name.strip():
+        name, equals, content = (part.strip() for part in value.partition("="))
+        if not equals or not name:
             raise ConfigError(f"need NAME=VALUE, got {value!r}.", option=option)
-        free = next((each for each in rounds if name.strip() not in each), None)
-        if free is None:
-            rounds.append(free := {})
-        free[name.strip()] = content.strip()
-    return rounds
+        if name in found:
+            raise ConfigError(f"{name} is given twice.", option=option, hint="Give each name once.")
+        found[name] = content
+    return found
 
 
 def numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:

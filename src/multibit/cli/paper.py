@@ -138,7 +138,7 @@ def reproduce(
         out,
         config,
         device.value,
-        say=typer.echo,
+        say=echo,
         sizes={role: size for role, size in sizes.items() if size is not None} or None,
         text_encoder=text_encoder,
         workers=processors() if device is Device.cpu else 1,

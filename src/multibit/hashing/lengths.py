@@ -20,6 +20,7 @@ class PerLength(CodeModel, network="per length"):
         parts: the models, shortest code first.
 
     Example:
+        >>> import numpy as np
         >>> from multibit.hashing.model import HashModel
         >>> model = PerLength.join([HashModel(6, 5, (4,), 8, 8), HashModel(6, 5, (8,), 8, 8)])
         >>> model.encode(np.zeros((2, 6)), "image").shape, model.layout.part(8), model.models

@@ -20,6 +20,7 @@ class LinearHash(CodeModel, network="linear hash"):
         heads: modality -> linear layer.
 
     Example:
+        >>> import numpy as np
         >>> LinearHash(image_dim=20, text_dim=12, bits=8).encode(np.zeros((3, 12)), "text").shape
         (3, 8)
     """

@@ -74,8 +74,8 @@ def fit(
         state_file: of the training state; if it exists, training resumes from it, bit-identical on a CPU.
         until: stop after this epoch. The learning rates follow the schedule of all epochs, so that a later call resumes
             from the state file as if there had been no stop. A state after a later epoch is left as it is.
-        save_every: minimum seconds between two writes of the state; more where a write takes long. label: of the
-            progress bar.
+        save_every: minimum seconds between two writes of the state, more where a write takes long; 0 writes it after
+            every epoch. label: of the progress bar.
 
     Returns:
         The state after the last epoch, with the history.
@@ -119,7 +119,7 @@ def fit(
                 begun = time.monotonic()
                 _save_state(state_file, identity, state, learner, descents)
                 written = time.monotonic()
-                due = written + max(save_every, SAVING * (written - begun))
+                due = written + (max(save_every, SAVING * (written - begun)) if save_every else 0)
     learner.load_state_dict(state.best, strict=False)
     learner.eval()
     return state

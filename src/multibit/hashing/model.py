@@ -26,6 +26,7 @@ class HashModel(CodeModel, network=FIRST_NETWORK):
         hidden: width of the hidden layer of each projection. dimension: d, width of the shared feature.
 
     Example:
+        >>> import numpy as np
         >>> model = HashModel(image_dim=20, text_dim=12, blocks=(5, 2, 1), hidden=16, dimension=8)
         >>> model.encode(np.zeros((3, 12)), "text").shape
         (3, 8)

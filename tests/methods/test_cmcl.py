@@ -225,7 +225,7 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-def test_the_network_is_that_of_the_sheet(learner, changes):
+def test_the_network_is_that_as_published(learner, changes):
     learner, batch = problem(LABELS["several"], (2, 5), learner, **changes)
     for modality in ("image", "text"):
         codes, shared, concepts = learner.model.outputs(
@@ -241,7 +241,7 @@ def test_the_network_is_that_of_the_sheet(learner, changes):
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("lengths", [(1,), (3, 4, 8)], ids=["one", "several"])
 @CASES
-def test_terms_are_those_of_the_sheet(labels, lengths, learner, changes):
+def test_terms_are_those_as_published(labels, lengths, learner, changes):
     learner, batch = problem(labels, lengths, learner, **changes)
     found = learner.losses(batch)
     assert tuple(found) == learner.parts[:-1]
@@ -252,7 +252,7 @@ def test_terms_are_those_of_the_sheet(labels, lengths, learner, changes):
 
 
 @CASES
-def test_gradients_are_those_of_the_sheet(learner, changes):
+def test_gradients_are_those_as_published(learner, changes):
     learner, batch = problem(LABELS["several"], (3, 5), learner, **changes)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
     rng = np.random.default_rng(0)

@@ -99,7 +99,7 @@ def arrays(learner):
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 4, 16])
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.04, "ramp_epochs": 2}], ids=["default", "changed"])
-def test_terms_are_those_of_the_sheet(labels, bits, changes):
+def test_terms_are_those_as_published(labels, bits, changes):
     learner, batch = problem(labels, bits, **changes)
     found = learner.losses(batch)
     assert tuple(found) == Dech.parts[:-1]

@@ -326,7 +326,7 @@ def test_edges_that_equal_their_reverse_are_kept_once():
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 4, 6])
 @pytest.mark.parametrize("mean", [0.0, 2.0, 0.2], ids=["first", "later", "negligible"])
-def test_terms_are_those_of_the_sheet(labels, bits, mean):
+def test_terms_are_those_as_published(labels, bits, mean):
     learner, batch = problem(labels, bits)
     after_batches(learner, mean)
     found = learner.losses(batch)
@@ -349,7 +349,7 @@ def test_terms_follow_the_settings():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mean", [0.0, 3.0])
-def test_gradients_are_those_of_the_sheet(mean):
+def test_gradients_are_those_as_published(mean):
     """The hash terms hold lambda constant; the others hold the codes and, in the generator, the classifier constant."""
     learner, batch = problem([[1, 0], [0, 1], [1, 1], [0, 1]], 4)
     after_batches(learner, mean)

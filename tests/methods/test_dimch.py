@@ -190,7 +190,7 @@ CASES = pytest.mark.parametrize(
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 4])
 @CASES
-def test_terms_are_those_of_the_sheet(labels, bits, learner, changes):
+def test_terms_are_those_as_published(labels, bits, learner, changes):
     learner, batch = problem(labels, bits, learner, **changes)
     found = learner.losses(batch)
     assert tuple(found) == Dimch.parts[:-1]
@@ -202,7 +202,7 @@ def test_terms_are_those_of_the_sheet(labels, bits, learner, changes):
 
 
 @CASES
-def test_gradients_are_those_of_the_sheet(learner, changes):
+def test_gradients_are_those_as_published(learner, changes):
     learner, batch = problem(LABELS["several"], 5, learner, **changes)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
     read = batch if learner.reads_tokens else without_tokens(batch)

@@ -94,7 +94,7 @@ def arrays(learner):
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 4, 16])
 @pytest.mark.parametrize("changes", [{}, {"margin": 0.3, "noise_weight": 2.0}], ids=["default", "changed"])
-def test_terms_are_those_of_the_sheet(drawn, labels, bits, changes):
+def test_terms_are_those_as_published(drawn, labels, bits, changes):
     learner, batch = problem(labels, bits, **changes)
     found = learner.losses(batch)
     assert tuple(found) == Dnph.parts[:-1]
@@ -103,7 +103,7 @@ def test_terms_are_those_of_the_sheet(drawn, labels, bits, changes):
 
 
 @pytest.mark.parametrize("bits", [2, 5])
-def test_gradients_are_those_of_the_sheet(drawn, bits):
+def test_gradients_are_those_as_published(drawn, bits):
     learner, batch = problem(LABELS["several"], bits)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
     rng = np.random.default_rng(0)

@@ -238,7 +238,7 @@ def arrays(learner):
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 2, 5, 16])
-def test_terms_are_those_of_the_sheet(labels, bits):
+def test_terms_are_those_as_published(labels, bits):
     learner, batch, noise = problem(labels, bits)
     found = losses(learner, batch)
     assert tuple(found) == Dssh.parts[:-1]
@@ -247,7 +247,7 @@ def test_terms_are_those_of_the_sheet(labels, bits):
 
 
 @pytest.mark.parametrize("bits", [1, 2, 5])
-def test_gradients_are_those_of_the_sheet(bits):
+def test_gradients_are_those_as_published(bits):
     learner, batch, noise = problem(LABELS["several"], bits)
     torch.stack(list(losses(learner, batch).values())).sum().backward()
     noise = type(noise)(*(each.numpy() for each in noise))

@@ -116,7 +116,7 @@ def arrays(learner):
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("bits", [1, 4, 16])
 @pytest.mark.parametrize("changes", [{}, {"distance_scale": 0.7, "margin": 0.0, "quantization_weight": 1.0}])
-def test_terms_are_those_of_the_sheet(labels, bits, changes):
+def test_terms_are_those_as_published(labels, bits, changes):
     learner, batch = problem(labels, bits, **changes)
     found = learner.losses(batch)
     assert tuple(found) == Dsth.parts[:-1]
@@ -125,7 +125,7 @@ def test_terms_are_those_of_the_sheet(labels, bits, changes):
 
 
 @pytest.mark.parametrize("bits", [2, 5])
-def test_gradients_are_those_of_the_sheet(bits):
+def test_gradients_are_those_as_published(bits):
     learner, batch = problem(LABELS["several"], bits)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
     rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ class Views(NamedTuple):
 
     Attributes:
         image: (n, d_i). text: (n, d_t). labels: (n, C) multi-hot. existing: (n, r) signs U. All float64.
-        image_gram: (d_i, d_i) X X^T of the sheet, whose columns are items.
+        image_gram: (d_i, d_i) X X^T as published, where columns are items.
     """
 
     image: FloatArray
@@ -81,7 +81,7 @@ def fit(training: Pairs, settings: RcmhSettings) -> LinearCodes:
 
 
 def regenerate(views: Views, bits: int, settings: RcmhSettings, random: np.random.Generator) -> FloatArray:
-    """B of the sheet: (n, c) signs that follow labels, features and the existing codes.
+    """B as published: (n, c) signs that follow labels, features and the existing codes.
 
     Args:
         views: the training items. bits: c. random: draws H, M, D, the signs that are missing in U, and the completions
@@ -105,7 +105,7 @@ def regenerate(views: Views, bits: int, settings: RcmhSettings, random: np.rando
 
 
 def augment_labels(views: Views, bits: int, alpha: float, random: np.random.Generator) -> FloatArray:
-    """E of the sheet: (n, C) unit rows, the labels weighted by what both modalities say about them.
+    """E as published: (n, C) unit rows, the labels weighted by what both modalities say about them.
 
     The weight of the features, 1 - a, becomes negative where a = alpha + 0.1 sqrt(c/16 - 1) exceeds 1, as published.
     """
@@ -134,7 +134,7 @@ def _inverse_norms(rows: FloatArray) -> FloatArray:
 
 
 def spread(raw: FloatArray, random: np.random.Generator) -> FloatArray:
-    """V of the sheet: the (n, c) matrix nearest to V0 with columns of mean 0 and V^T V = n I.
+    """V as published: the (n, c) matrix nearest to V0 with columns of mean 0 and V^T V = n I.
 
     V0 has at most C directions; those that are missing are random ones, orthogonal to it. With n <= c items only n - 1
     directions exist, and V^T V is n times a projection.
@@ -178,7 +178,7 @@ def reconstruct_text(text: FloatArray, v: FloatArray, weights: FloatArray, pace:
 
 
 def compete(v: FloatArray, by_image: FloatArray, by_text: FloatArray) -> FloatArray:
-    """Vm of the sheet: of each item the signs with the larger inner product with V; the text's where they are equal.
+    """Vm as published: of each item the signs with the larger inner product with V; the text's where they are equal.
 
     Example:
         >>> compete(np.array([[2.0, 1.0]]), np.array([[1.0, -1.0]]), np.array([[-1.0, 1.0]]))

@@ -165,7 +165,7 @@ class VhAbl(Learner):
     def terms(self, image: Tensor, text: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The weighted terms of (b, K) relaxed codes of both modalities and (b, C) multi-hot labels.
 
-        In the sheet's names L_sim, L_clf, L_it, -L_cen (published: +L_cen, which pulls the centres together) and L_sup.
+        As published: L_sim, L_clf, L_it, -L_cen (published: +L_cen, which pulls the centres together) and L_sup.
         The affinity term is the mean of the squared errors within the images, within the texts and between them; the
         terms of single codes are means over both modalities. So all weights keep their published ratios.
         """

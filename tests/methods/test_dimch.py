@@ -85,7 +85,7 @@ def slow_similarity(first, second, tau):
 
 
 def slow_triplets(distances, labels, margin):
-    """T of the sheet."""
+    """T as published."""
     total, count, b = 0.0, 0, len(labels)
     for i in range(b):
         s = [int(labels[i] @ labels[j]) for j in range(b)]

@@ -74,7 +74,7 @@ def slow_items(weights, batch, modality, views):
 
 
 def slow_triplets(first, second, labels, margin):
-    """T of the sheet: no anchor is its own positive."""
+    """T as published: no anchor is its own positive."""
     values, b = [], len(labels)
     s = [[max(float(e @ f) for e in first[a] for f in second[c]) for c in range(b)] for a in range(b)]
     for a in range(b):

@@ -66,7 +66,7 @@ def sigmoid(value):
 
 
 def slow_terms(image, text, labels, centres, weights, bias):
-    """The terms of the sheet for each modality (and between them), without weights, averaged."""
+    """The terms as published for each modality (and between them), without weights, averaged."""
     n, bits, classes = len(image), image.shape[1], len(centres)
     squares = []
     for first, second in ((image, image), (text, text), (image, text)):

@@ -1,4 +1,4 @@
-"""RCMH against the published formulas with items as columns and explicit N x N matrices, and its promises about size."""
+"""RCMH against the published formulas with explicit N x N matrices, and its promises about size."""
 
 from __future__ import annotations
 

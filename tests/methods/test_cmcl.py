@@ -11,12 +11,9 @@ import torch
 from conftest import plant
 from multibit import Pairs
 from multibit.errors import ConfigError, DataError
-from multibit.evaluation.protocol import selection_score
 from multibit.features.tokens import Tokens
 from multibit.hashing.code_model import TokenBatch
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods import cmcl
 from multibit.hashing.methods.cmcl import CMCL, CMCL_POOLED, Cmcl, CmclPooled, CmclSettings, contrast, unlikelihood
 from multibit.hashing.optimizers import BertAdam
@@ -440,23 +437,3 @@ def pairs(rows):
     image, text = tokens(data["image"]), tokens(data["text"])
     labels = data["labels"][rows]
     return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [CMCL, CMCL_POOLED], ids=lambda method: method.name)
-def test_learns_planted_labels(method):
-    training, validation = pairs(slice(200)), pairs(slice(200, 300))
-    settings = method.config(
-        lengths=(8, 16), epochs=20, batch_size=50, learning_rate=5e-3, dimension=32, hidden=64, concepts=4
-    )
-    learner = method.learner(training, settings)
-
-    def scores(model):
-        items = encode(model, validation), encode(model, training)
-        return [selection_score(*items, (bits,)) for bits in (8, 16)]
-
-    untrained = scores(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    for before, after in zip(untrained, scores(learner.model), strict=True):
-        assert after > max(before, chance) + 0.15

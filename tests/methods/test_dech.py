@@ -9,15 +9,11 @@ import pytest
 import torch
 from scipy.special import digamma, gammaln
 
-from conftest import plant
 from multibit import Pairs
 from multibit.errors import ConfigError
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods import dech
-from multibit.hashing.methods.dech import DECH, Dech, DechSettings, evidence, likelihood_loss, uniform_divergence
+from multibit.hashing.methods.dech import Dech, DechSettings, evidence, likelihood_loss, uniform_divergence
 
 
 def slow_codes(weights, modality, features):
@@ -203,21 +199,3 @@ def test_the_norm_of_the_gradient_is_limited_over_all_networks(monkeypatch):
 def test_refuses_an_unusable_width():
     with pytest.raises(ConfigError, match="hidden"):
         DechSettings(hidden=10**9)
-
-
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = (
-        Pairs(data["image"][rows], data["text"][rows], np.arange(len(data["labels"][rows]) + 1), data["labels"][rows])
-        for rows in (slice(200), slice(200, 300))
-    )
-    settings = DECH.config(lengths=(16,), epochs=40, batch_size=50, learning_rate=1e-3, hidden=64)
-    learner = Dech(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

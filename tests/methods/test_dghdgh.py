@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
 from multibit import Pairs
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.graph_network import Edges, GraphNetwork
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods.dghdgh import (
-    DGHDGH,
     Dghdgh,
     DghdghSettings,
     draw_triplets,
@@ -550,22 +545,3 @@ def test_a_batch_has_a_graph_from_either_modality_to_either():
     assert all(each.edges.symmetric == (each.first == each.second) for each in graphs)
     assert all((each.edges.linked.sum(dim=1) == 3).all() for each in graphs)
     assert all(each.edges.linked[each.triplets.anchor, each.triplets.far].all() for each in graphs)
-
-
-@pytest.mark.slow
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = (
-        Pairs(data["image"][rows], data["text"][rows], np.arange(len(data["labels"][rows]) + 1), data["labels"][rows])
-        for rows in (slice(200), slice(200, 300))
-    )
-    settings = DGHDGH.config(lengths=(16,), epochs=12, batch_size=50, learning_rate=2e-2, graph_degree=8)
-    learner = Dghdgh(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

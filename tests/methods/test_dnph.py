@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
 from multibit import Pairs
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods import dnph
-from multibit.hashing.methods.dnph import DNPH, Dnph, DnphSettings, matched_agreement, proxy_loss
+from multibit.hashing.methods.dnph import Dnph, DnphSettings, matched_agreement, proxy_loss
+from slopes import assert_slopes
 
 
 def unit(vector):
@@ -106,16 +103,14 @@ def test_terms_are_those_as_published(drawn, labels, bits, changes):
 def test_gradients_are_those_as_published(drawn, bits):
     learner, batch = problem(LABELS["several"], bits)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
-    rng = np.random.default_rng(0)
-    for name, parameter in learner.named_parameters():
-        for position in rng.integers(parameter.numel(), size=3):
-            ends = []
-            for change in (1e-6, -1e-6):
-                weights = arrays(learner)
-                weights[name].reshape(-1)[position] += change
-                ends.append(sum(slow_terms(weights, batch, drawn[0], learner.settings)))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert float(parameter.grad.reshape(-1)[position]) == pytest.approx(slope, rel=1e-5, abs=1e-7), name
+    assert_slopes(
+        learner,
+        arrays,
+        lambda weights: sum(slow_terms(weights, batch, drawn[0], learner.settings)),
+        places=3,
+        rel=1e-5,
+        atol=1e-7,
+    )
 
 
 def test_random_codes_are_signs_shared_by_the_modalities_and_new_for_every_batch(drawn):
@@ -194,21 +189,3 @@ def test_first_proxies_have_an_eighth_of_unit_size():
     labels = np.eye(400, dtype=np.uint8)
     training = Pairs(*np.ones((2, 400, 3), np.float32), np.arange(401), labels)
     assert Dnph(training, DnphSettings(lengths=(16,))).proxies.std().item() == pytest.approx(1 / 8, rel=0.05)
-
-
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = (
-        Pairs(data["image"][rows], data["text"][rows], np.arange(len(data["labels"][rows]) + 1), data["labels"][rows])
-        for rows in (slice(200), slice(200, 300))
-    )
-    settings = DNPH.config(lengths=(16,), epochs=40, batch_size=50, learning_rate=5e-3)
-    learner = Dnph(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

@@ -10,8 +10,6 @@ import torch
 
 from conftest import plant
 from multibit import Pairs
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
 from multibit.hashing.loop import fit
 from multibit.hashing.methods.dpbe import (
@@ -240,21 +238,3 @@ def test_similar_items_cannot_reach_their_target():
             head.bias.fill_(1e6)
     values = losses(learner, batch)
     assert values["image"].item() == pytest.approx((1 - np.tanh(0.5)) ** 2, rel=1e-3)
-
-
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = (
-        Pairs(data["image"][rows], data["text"][rows], np.arange(len(data["labels"][rows]) + 1), data["labels"][rows])
-        for rows in (slice(200), slice(200, 300))
-    )
-    settings = DPBE.config(lengths=(16,), epochs=40, batch_size=50, learning_rate=5e-3)
-    learner = Dpbe(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.15

@@ -11,12 +11,10 @@ import torch
 from conftest import plant
 from multibit import Pairs
 from multibit.errors import DataError
-from multibit.evaluation.protocol import selection_score
 from multibit.features.tokens import Tokens
 from multibit.hashing.code_model import TokenBatch
-from multibit.hashing.encode import codes_at, encode
+from multibit.hashing.encode import codes_at
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods.dpsih import (
     DPSIH,
     DPSIH_POOLED,
@@ -27,6 +25,7 @@ from multibit.hashing.methods.dpsih import (
     DpsihSingle,
     repetition,
 )
+from slopes import assert_slopes
 
 COUNTS = np.array([1, 4, 2, 3, 2])  # words of the texts
 
@@ -186,16 +185,14 @@ def test_terms_are_those_as_published(labels, bits, learner, changes):
 def test_gradients_are_those_as_published(learner, changes):
     learner, batch = problem(LABELS["several"], 5, learner, **changes)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
-    rng = np.random.default_rng(0)
-    for name, parameter in learner.named_parameters():
-        for position in rng.integers(parameter.numel(), size=2):
-            ends = []
-            for change in (1e-6, -1e-6):
-                weights = arrays(learner)
-                weights[name].reshape(-1)[position] += change
-                ends.append(sum(slow_terms(weights, seen(learner, batch), learner.settings, learner.views)))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert float(parameter.grad.reshape(-1)[position]) == pytest.approx(slope, rel=1e-4, abs=1e-5), name
+    assert_slopes(
+        learner,
+        arrays,
+        lambda weights: sum(slow_terms(weights, seen(learner, batch), learner.settings, learner.views)),
+        places=2,
+        rel=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_the_output_has_one_view_after_the_other():
@@ -317,19 +314,3 @@ def pairs(rows):
     image, text = tokens(data["image"]), tokens(data["text"])
     labels = data["labels"][rows]
     return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [DPSIH, DPSIH_SINGLE, DPSIH_POOLED], ids=lambda method: method.name)
-def test_learns_planted_labels(method):
-    training, validation = pairs(slice(200)), pairs(slice(200, 300))
-    settings = method.config(lengths=(16,), epochs=20, batch_size=50, learning_rate=5e-3)
-    learner = method.learner(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

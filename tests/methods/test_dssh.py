@@ -11,15 +11,12 @@ from scipy.integrate import cumulative_trapezoid
 from scipy.special import ive
 from scipy.stats import kstest
 
-from conftest import plant
 from multibit import Pairs
-from multibit.evaluation.protocol import selection_score
 from multibit.hashing import von_mises_fisher
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
-from multibit.hashing.methods.dssh import DSSH, Dssh, DsshSettings, first_proxies, similarity_loss
+from multibit.hashing.methods.dssh import Dssh, DsshSettings, first_proxies, similarity_loss
 from multibit.hashing.von_mises_fisher import draw_noise, log_normalizer, mean_shrinkage, place
+from slopes import assert_slopes
 
 
 def pairs(data, rows=slice(None)):
@@ -251,16 +248,9 @@ def test_gradients_are_those_as_published(bits):
     learner, batch, noise = problem(LABELS["several"], bits)
     torch.stack(list(losses(learner, batch).values())).sum().backward()
     noise = type(noise)(*(each.numpy() for each in noise))
-    rng = np.random.default_rng(0)
-    for name, parameter in learner.named_parameters():
-        for position in rng.integers(parameter.numel(), size=3):
-            ends = []
-            for change in (1e-6, -1e-6):
-                weights = arrays(learner)
-                weights[name].reshape(-1)[position] += change
-                ends.append(sum(slow_terms(weights, batch, noise)))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert float(parameter.grad.reshape(-1)[position]) == pytest.approx(slope, rel=1e-5, abs=1e-6), name
+    assert_slopes(
+        learner, arrays, lambda weights: sum(slow_terms(weights, batch, noise)), places=3, rel=1e-5, atol=1e-6
+    )
 
 
 def test_items_without_a_label_are_left_out_of_the_proxy_terms():
@@ -316,18 +306,3 @@ def test_proxies_and_temperature_learn_more_slowly():
     assert [group["initial_lr"] for group in (layers, proxies, temperature)] == pytest.approx([1e-3, 1e-4, 1e-5])
     assert proxies["params"][0] is learner.proxies and temperature["params"][0] is learner.log_temperature
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(learner.parameters()))
-
-
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = pairs(data, slice(200)), pairs(data, slice(200, 300))
-    settings = DSSH.config(lengths=(16,), epochs=25, batch_size=50, learning_rate=5e-3, samples=8)
-    learner = Dssh(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
 from multibit import Pairs
 from multibit.errors import ConfigError
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
-from multibit.hashing.loop import fit
 from multibit.hashing.methods import dsth
-from multibit.hashing.methods.dsth import DSTH, Dsth, DsthSettings, propagate, tuplet_loss
+from multibit.hashing.methods.dsth import Dsth, DsthSettings, propagate, tuplet_loss
+from slopes import assert_slopes
 
 
 def slow_codes(features, weight, bias):
@@ -128,16 +125,14 @@ def test_terms_are_those_as_published(labels, bits, changes):
 def test_gradients_are_those_as_published(bits):
     learner, batch = problem(LABELS["several"], bits)
     torch.stack(list(learner.losses(batch).values())).sum().backward()
-    rng = np.random.default_rng(0)
-    for name, parameter in learner.named_parameters():
-        for position in rng.integers(parameter.numel(), size=3):
-            ends = []
-            for change in (1e-6, -1e-6):
-                weights = arrays(learner)
-                weights[name].reshape(-1)[position] += change
-                ends.append(sum(slow_terms(weights, batch, learner.settings)))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert float(parameter.grad.reshape(-1)[position]) == pytest.approx(slope, rel=1e-4, abs=1e-6), name
+    assert_slopes(
+        learner,
+        arrays,
+        lambda weights: sum(slow_terms(weights, batch, learner.settings)),
+        places=3,
+        rel=1e-4,
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("labels", ["several", "none", "all"])
@@ -221,21 +216,3 @@ def test_hash_layers_and_hypergraphs_share_one_rate():
 def test_refuses_an_unusable_width():
     with pytest.raises(ConfigError, match="hidden"):
         DsthSettings(hidden=10**9)
-
-
-def test_learns_planted_labels():
-    data = plant(300)
-    training, validation = (
-        Pairs(data["image"][rows], data["text"][rows], np.arange(len(data["labels"][rows]) + 1), data["labels"][rows])
-        for rows in (slice(200), slice(200, 300))
-    )
-    settings = DSTH.config(lengths=(16,), epochs=40, batch_size=50, learning_rate=5e-3, hidden=64)
-    learner = Dsth(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), (16,))
-
-    untrained = score(learner.model)
-    fit(learner, training, settings, score=None)
-    chance = (validation.labels.astype(int) @ training.labels.T.astype(int) > 0).mean()
-    assert score(learner.model) > max(untrained, chance) + 0.2

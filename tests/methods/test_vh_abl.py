@@ -11,8 +11,6 @@ from sklearn.metrics import mutual_info_score
 
 from conftest import plant
 from multibit import Pairs
-from multibit.evaluation.protocol import selection_score
-from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch
 from multibit.hashing.loop import fit
 from multibit.hashing.methods.vh_abl import (
@@ -251,17 +249,3 @@ def test_counts_of_the_work():
     model = OrderedHash(7, 4, 6, image_hidden=9, text_hidden=5, dimension=8)
     projections = (7 * 7 + 7 * 9 + 9 * 8) + (4 * 4 + 4 * 5 + 5 * 8)
     assert model.flops == 2 * (projections + 2 * (8 * 8 + 8 * 8 + 8 * 6 + 6 * 8 + 8 * 6))
-
-
-def test_it_learns():
-    training, validation = planted(300), planted(80, seed=1)
-    settings = VhAblSettings(lengths=(8, 16), epochs=15, **SMALL)
-    each = VhAbl(training, settings)
-
-    def score(model):
-        return selection_score(encode(model, validation), encode(model, training), settings.lengths)
-
-    untrained = score(each.model)
-    fit(each, training, settings, score=None)
-    chance = ((validation.labels @ training.labels.T) > 0).mean()
-    assert score(each.model) > max(chance, untrained) + 0.15

@@ -11,12 +11,12 @@ import torch
 from multibit import Pairs
 from multibit.hashing.graph_network import Edges, GraphNetwork
 from multibit.hashing.learner import Batch
+from multibit.hashing.losses import mean_triplet_hinge
 from multibit.hashing.methods.dghdgh import (
     Dghdgh,
     DghdghSettings,
     draw_triplets,
     hard_hinge,
-    mean_triplet_hinge,
     synthesize,
 )
 
@@ -481,7 +481,8 @@ def test_hinge_is_the_mean_over_triplets_above_zero(seed):
     related, within = labels @ labels.T > 0, bool(seed % 2)
     similarity = torch.from_numpy(rng.normal(size=(9, 9))).requires_grad_()
     near = related & ~np.eye(9, dtype=bool) if within else related
-    loss = mean_triplet_hinge(similarity, torch.from_numpy(near), torch.from_numpy(~related), 0.25)
+    positives = torch.from_numpy(near.astype(float))
+    loss = mean_triplet_hinge(-similarity, positives, torch.from_numpy(~related), 0.25)
     triplets = slow_triplets(related, within)
     assert loss.item() == pytest.approx(slow_hinge(similarity.detach().numpy(), triplets, 0.25))
     loss.backward()

@@ -15,6 +15,7 @@ from multibit.errors import ConfigError, DataError
 from multibit.features.tokens import Tokens
 from multibit.hashing.code_model import TokenBatch
 from multibit.hashing.learner import Batch
+from multibit.hashing.losses import kernel_discrepancy, mean_triplet_hinge
 from multibit.hashing.methods.dimch import (
     Dimch,
     DimchPooled,
@@ -23,7 +24,6 @@ from multibit.hashing.methods.dimch import (
     mean_closeness,
     set_similarity,
 )
-from multibit.hashing.token_sets import kernel_discrepancy, mean_triplet_hinge
 from slopes import assert_slopes
 
 COUNTS = np.array([1, 4, 2, 3, 2])  # words of the texts

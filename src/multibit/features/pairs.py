@@ -69,6 +69,16 @@ class Pairs:
         """Whether both modalities have token features."""
         return self.image_tokens is not None and self.text_tokens is not None
 
+    def require_tokens(self) -> dict[Modality, list[int]]:
+        """Modality -> number of tokens, padding included, and length of each.
+
+        Raises:
+            DataError: the items have no tokens.
+        """
+        if self.image_tokens is None or self.text_tokens is None:
+            raise DataError("need tokens of images and texts, but the features have none.", field="tokens")
+        return {"image": [*self.image_tokens.shape[1:]], "text": [*self.text_tokens.shape[1:]]}
+
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Features, offsets, labels, and of tokens the counts and the vectors of some rows, for a fingerprint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -34,7 +35,7 @@ class TokenBatch(NamedTuple):
     mask: Tensor
 
 
-class CodeModel(nn.Module):
+class CodeModel(nn.Module, ABC):
     """Maps features of either modality to the relaxed codes of all its lengths.
 
     A subclass names its network, `class Linear(CodeModel, network="linear")`, so that `load` finds it; takes
@@ -60,9 +61,9 @@ class CodeModel(nn.Module):
         cls.network = network
         CodeModel.networks[network] = cls
 
+    @abstractmethod
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, stored bits) relaxed codes, whose signs are the codes."""
-        raise NotImplementedError
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor | None:
         """(n, d_m) features -> (n, d) feature shared by both modalities, before the code; None without one."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from multibit.hashing.code_model import TokenBatch
+
 
 def scale_rows(features: Tensor) -> Tensor:
     """Rows scaled to the length sqrt(d), so that a network sees values of about unit size from any encoder.
@@ -27,3 +29,8 @@ def _of_size_one(features: Tensor) -> Tensor:
     peak = features.abs().amax(dim=-1, keepdim=True)
     power = peak / (2 * torch.frexp(peak).mantissa)
     return features / torch.where(peak > 0, power, 1)
+
+
+def scale_tokens(tokens: TokenBatch) -> Tensor:
+    """(b, t, d) tokens, each scaled to the length sqrt(d); padding is zero."""
+    return scale_rows(tokens.values) * tokens.mask[..., None]

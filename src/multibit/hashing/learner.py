@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -57,8 +58,16 @@ class Descent:
 
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of a loss."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.clear()
         loss.backward()  # type: ignore[no-untyped-call]
+        self.follow()
+
+    def clear(self) -> None:
+        """Forget the gradients of its parameters."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def follow(self) -> None:
+        """One step down the gradients that its parameters have."""
         if self.clip is not None:
             weights = [each for group in self.optimizer.param_groups for each in group["params"]]
             nn.utils.clip_grad_norm_(weights, self.clip)
@@ -75,7 +84,7 @@ class Descent:
         self.schedule.load_state_dict(state["schedule"])
 
 
-class Learner(nn.Module):
+class Learner(nn.Module, ABC):
     """A model in training: the contract that every method obeys.
 
     The loop calls `optimizers` once, then for each epoch `start_epoch`, `step` for every batch, and `end_epoch`.
@@ -107,13 +116,13 @@ class Learner(nn.Module):
         """What must be equal for a training to be resumed, beyond settings and data."""
         return type(self).__name__
 
+    @abstractmethod
     def optimizers(self, steps: int) -> Sequence[Descent]:
         """The optimisers, in the order in which `step` uses them.
 
         Args:
             steps: number of steps in all epochs.
         """
-        raise NotImplementedError
 
     @property
     def teacher(self) -> RelationTeacher | None:
@@ -123,23 +132,35 @@ class Learner(nn.Module):
     def start_epoch(self, epoch: int) -> None:
         """Called before the first batch of an epoch; epochs count from 1."""
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The terms of the loss, weighted: their sum is minimised. Their names are `parts` without "total"."""
-        raise NotImplementedError
-
+    @abstractmethod
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Update the weights by one batch.
 
         Returns:
             (P,) detached values of `parts`.
         """
-        losses = self.losses(batch)
-        total = torch.stack(list(losses.values())).sum()
-        descents[0].step(total)
-        return torch.stack([*losses.values(), total]).detach()
 
     def end_epoch(self, epoch: int) -> None:
         """Called after the last batch of an epoch, before the model is scored."""
+
+
+class LossLearner(Learner):
+    """A learner whose step goes down the gradient of one sum of terms, with all its optimisers."""
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The terms of the loss, weighted: their sum is minimised. Their names are `parts` without "total"."""
+
+    def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
+        """Update the weights by the gradient of the sum of `losses`."""
+        for descent in descents:
+            descent.clear()
+        losses = self.losses(batch)
+        total = torch.stack(list(losses.values())).sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        for descent in descents:
+            descent.follow()
+        return torch.stack([*losses.values(), total]).detach()
 
 
 @contextlib.contextmanager

@@ -86,3 +86,12 @@ def bert_descent(
     """
     optimizer = BertAdam(list(groups), rate, decay)
     return Descent(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps, warmup)), clip)
+
+
+def constant_descent(optimizer: torch.optim.Optimizer, clip: float | None = None) -> Descent:
+    """An optimiser whose rates stay as they are.
+
+    Args:
+        clip: largest norm of the gradient of all its parameters together; None without a limit.
+    """
+    return Descent(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0), clip)

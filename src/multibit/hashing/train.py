@@ -28,7 +28,7 @@ from multibit.hashing.encode import encode
 from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import TrainingState, fit
-from multibit.hashing.methods import Method, choose_method, method_of
+from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
 
@@ -261,11 +261,10 @@ def _require_inputs(method: Method, training: Pairs, validation: Pairs | None) -
     """
     for pairs in (training, validation):
         if method.inputs == "tokens" and pairs is not None and len(pairs) and not pairs.has_tokens:
-            pooled = f"{method.name.partition('-')[0]}-pooled"
             raise DataError(
                 f"the method {method.name!r} reads the tokens of images and texts, but the features have none.",
                 field="tokens",
-                hint=f"Extract the features with tokens, or train {pooled}, which reads none.",
+                hint=f"Extract the features with tokens, or train {pooled_variant(method).name}, which reads none.",
             )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from multibit.hashing.methods import METHODS, published
 from multibit.paper.cells import Alpha, AtLength, Cells, Column, Eta, Row, Searching
 
 
@@ -111,6 +112,10 @@ RIVALS = ("DSSH", "DNPH", "DECH", "DIMCH", "DPBE", "DSTH", "DPSIH", "DGHDGH", "C
 """The methods that the paper compares; here a variant can stand for one of them, such as "CMCL (pooled)"."""
 
 
+PUBLISHED = {method.title: published(method).title for method in METHODS.values()}
+"""Title of a method -> that of the published method of which it is a variant, or its own."""
+
+
 def wins(cells: Cells[float], title: str = "MultiBit") -> tuple[int, int]:
     """In how many settings, directions and lengths, a method is the best of those in the paper, and their number.
 
@@ -122,9 +127,9 @@ def wins(cells: Cells[float], title: str = "MultiBit") -> tuple[int, int]:
     found = []
     for direction in dict.fromkeys(row.direction for row in cells.rows if isinstance(row, Searching)):
         rivals = {
-            row: row.title.partition(" (")[0]
+            row: PUBLISHED[row.title]
             for row in cells.rows
-            if isinstance(row, Searching) and row.direction == direction and row.title.partition(" (")[0] in RIVALS
+            if isinstance(row, Searching) and row.direction == direction and PUBLISHED.get(row.title) in RIVALS
         }
         if missing := set(RIVALS) - set(rivals.values()):
             raise KeyError(f"not measured: {', '.join(sorted(missing))}")

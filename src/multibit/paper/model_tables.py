@@ -35,7 +35,7 @@ def _how_compared(r: Reproduction, cells: Cells[float], printed: Cells[float]) -
     """How to read the rows of the compared methods, where there are any."""
     if not r.compared:
         return ""
-    variants = [find_method(name).title for name in r.compared if " (" in find_method(name).title]
+    variants = [find_method(name).title for name in r.compared if find_method(name).variant_of]
     stands = f" {', '.join(variants)}: variants, next to the paper's value of the method itself." if variants else ""
     return (
         "Every method was trained here on the same frozen features and split, for the same epochs, and is shown at its "

@@ -14,15 +14,12 @@ from multibit.arrays import FloatArray
 from multibit.codes.items import MIDDLE, length_near
 from multibit.config import Config
 from multibit.paper.cells import Cells, Column, Row
-from multibit.paper.claims import Claim
+from multibit.paper.claims import PUBLISHED, Claim
 from multibit.paper.reproduction import Reproduction
 from multibit.table import Cell, Number, Table
 
 DATASETS = {"mirflickr": "MIRFlickr-25K", "iapr": "IAPR TC-12", "coco": "MS-COCO", "nuswide": "NUS-WIDE"}
 """Name of a dataset of the paper -> its printed name."""
-
-VARIANTS = (" (pooled)", " (one code)")
-"""Endings of the titles of methods that stand next to the paper's values of the method without the ending."""
 
 Measure = Callable[[Reproduction, int], Cells[float]]
 UNDEFINED = Number(float("nan"))
@@ -186,6 +183,6 @@ def _with_variants(texts: Mapping[tuple[str, str], float]) -> dict[tuple[str, st
     """The paper's values, also under the names of the variants of a method that a dataset without tokens has."""
     known = dict(texts)
     for (row, cell), value in texts.items():
-        method, comma, direction = row.partition(", ")
-        known |= {(f"{method}{variant}{comma}{direction}", cell): value for variant in VARIANTS}
+        title, comma, direction = row.partition(", ")
+        known |= {(f"{each}{comma}{direction}", cell): value for each, other in PUBLISHED.items() if other == title}
     return known

@@ -60,6 +60,21 @@ def choose_method(name: str | None = None, preset: str | None = None) -> Method:
     return find_method(name or (DEFAULT_METHOD if preset in (None, "default") else PAPER_METHOD))
 
 
+def published(method: Method) -> Method:
+    """The published method that this one is a variant of; itself when it is none.
+
+    Example:
+        >>> published(METHODS["dpsih-pooled"]).title
+        'DPSIH'
+    """
+    return METHODS[method.variant_of] if method.variant_of else method
+
+
+def pooled_variant(method: Method) -> Method:
+    """The variant of a method that reads no tokens."""
+    return next(each for each in METHODS.values() if each.inputs == "pooled" and published(each) is published(method))
+
+
 def method_of(settings: Settings, name: str | None = None) -> Method:
     """The method that complete settings are for.
 
@@ -78,5 +93,5 @@ def method_of(settings: Settings, name: str | None = None) -> Method:
 
 __all__ = [
     "DEFAULT_METHOD", "METHODS", "PAPER_METHOD", "Inputs", "Lengths", "Method", "choose_method", "find_method",
-    "method_of",
+    "method_of", "pooled_variant", "published",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ class Method:
             differences for it.
         learner: makes what the loop trains; None for a closed form. fit: the closed form; None for a learner.
         lengths: how its models serve several code lengths. inputs: what it reads. views: codes of an item.
+        variant_of: name of the published method of which this is a variant; empty for a method as published.
         tables: on which features a comparison of all methods has it, those without or those with tokens.
         venue: where it was published. source: repository and commit of the public code that was read.
         differs: what is different from the published code, in one or two sentences.
@@ -47,6 +48,7 @@ class Method:
     lengths: Lengths = "nested"
     inputs: Inputs = "pooled"
     views: int = 1
+    variant_of: str = ""
     tables: tuple[Inputs, ...] = ("pooled", "tokens")
     venue: str = ""
     source: str = ""

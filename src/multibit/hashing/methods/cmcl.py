@@ -16,12 +16,11 @@ from multibit.config import EpochSettings
 from multibit.errors import ConfigError
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.layers import scale_rows, scale_tokens
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Method
 from multibit.hashing.optimizers import bert_descent
-from multibit.hashing.token_sets import scale_tokens, token_shapes
 
 LARGEST_PRODUCT = 64.0  # of two codes, in the likelihood
 RESIDUAL_BLOCKS = 2
@@ -206,7 +205,7 @@ def _bridge(inputs: int, outputs: int) -> nn.Module:
     return nn.Identity() if inputs == outputs else nn.Linear(inputs, outputs)
 
 
-class Cmcl(Learner):
+class Cmcl(LossLearner):
     """Likelihood of sharing a label with the remembered codes, at every length; the longest code teaches the shorter.
 
     Attributes:
@@ -229,7 +228,7 @@ class Cmcl(Learner):
     def __init__(self, training: Pairs, settings: CmclSettings) -> None:
         super().__init__(training, settings)
         self.settings = settings
-        tokens = token_shapes(training) if self.reads_tokens else None
+        tokens = training.require_tokens() if self.reads_tokens else None
         widths: dict[str, Any] = {
             name: getattr(settings, name) for name in ("dimension", "hidden", "concepts", "heads", "dropout")
         }
@@ -417,6 +416,7 @@ CMCL = Method(
 CMCL_POOLED = replace(
     CMCL,
     name="cmcl-pooled",
+    variant_of="cmcl",
     title="CMCL (pooled)",
     meaning="CMCL without concepts: its codes are made of the pooled vector alone",
     learner=CmclPooled,

@@ -15,9 +15,10 @@ from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Method
+from multibit.hashing.optimizers import constant_descent
 
 EVIDENCE_RANGE = 15.0  # limit of the logarithm of the evidence
 GRADIENT_NORM = 1.0  # largest norm of the gradient of all weights together
@@ -104,7 +105,7 @@ class OpposingEvidence(nn.Module):
         return torch.cat(blocks).squeeze(2)
 
 
-class Dech(Learner):
+class Dech(LossLearner):
     """Evidence for a relation from the agreement of two codes, and against it from a network on both.
 
     Attributes:
@@ -126,8 +127,7 @@ class Dech(Learner):
     def optimizers(self, steps: int) -> Sequence[Descent]:
         """Adam at a constant rate for all weights."""
         optimizer = torch.optim.Adam(self.parameters(), self.settings.learning_rate, fused=True)
-        constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        return [Descent(optimizer, constant, GRADIENT_NORM)]
+        return [constant_descent(optimizer, GRADIENT_NORM)]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """L = 2 (L_edl + L_3), of the evidence of all pairs of an image and a text."""

@@ -17,9 +17,9 @@ from multibit.features import Pairs
 from multibit.hashing.graph_network import Edges, GraphNetwork
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.linear_hash import LinearHash
-from multibit.hashing.losses import shared_labels, soft_label_cross_entropy
+from multibit.hashing.losses import mean_triplet_hinge, shared_labels, soft_label_cross_entropy
 from multibit.hashing.methods.base import Method
-from multibit.hashing.optimizers import bert_descent
+from multibit.hashing.optimizers import bert_descent, constant_descent
 
 LEAST_DISTANCE = 1e-6
 NEGLIGIBLE = 2.0**-24  # eta below this changes no float32 value that lambda * eta is added to
@@ -112,7 +112,7 @@ class Dghdgh(Learner):
         heads = bert_descent(self.model.parameters(), self.settings.learning_rate, steps, clip=HEAD_NORM)
         network = torch.optim.Adam(self.network.parameters(), rate, weight_decay=decay, fused=True)
         classifier = torch.optim.Adam(self.classifier.parameters(), rate, fused=True)
-        return [heads, Descent(network, _constant(network), NETWORK_NORM), Descent(classifier, _constant(classifier))]
+        return [heads, constant_descent(network, NETWORK_NORM), constant_descent(classifier)]
 
     def start_epoch(self, epoch: int) -> None:
         """The running means begin anew."""
@@ -199,7 +199,10 @@ class Dghdgh(Learner):
         others = related & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         losses = [
             mean_triplet_hinge(
-                codes[first] @ codes[second].T, others if first == second else related, ~related, self.settings.margin
+                -codes[first] @ codes[second].T,
+                (others if first == second else related).to(labels.dtype),
+                ~related,
+                self.settings.margin,
             )
             for first in MODALITIES
             for second in MODALITIES
@@ -254,44 +257,21 @@ class Dghdgh(Learner):
         """
         ends: Codes = {name: each.detach().requires_grad_() for name, each in codes.items()}
         for descent in (heads, network):
-            descent.optimizer.zero_grad(set_to_none=True)
+            descent.clear()
         triplet = self.triplet_loss(ends, labels)
         triplet.backward()  # type: ignore[no-untyped-call]
         values = [_differentiate(self.hash_terms(ends, labels, graph)) for graph in graphs]
         torch.autograd.backward(list(codes.values()), [each.grad for each in ends.values()])
-        _follow(heads)
-        _follow(network)
+        heads.follow()
+        network.follow()
         return torch.cat([triplet.detach()[None], torch.stack(values).sum(dim=0)])
 
     def _update_generator(self, codes: Codes, labels: Tensor, graphs: Sequence[Graph], network: Descent) -> Tensor:
         """One step of the graph network down the gradient of J_gen, graph by graph: (3,) terms of `generator_terms`."""
-        network.optimizer.zero_grad(set_to_none=True)
+        network.clear()
         values = [_differentiate(self.generator_terms(codes, labels, graph)) for graph in graphs]
-        _follow(network)
+        network.follow()
         return torch.stack(values).sum(dim=0)
-
-
-def mean_triplet_hinge(similarity: Tensor, near: Tensor, far: Tensor, margin: float) -> Tensor:
-    """Mean over all triplets with a value above 0 of s_an - s_ap + margin; 0 without any.
-
-    The positives of each anchor are sorted, so that sums over them are differences of cumulative sums: for b items this
-    takes about b^2 steps and numbers, where the triplets are b^3.
-
-    Args:
-        similarity: (b, b) of the anchors to all items. near, far: (b, b) bool, positives and negatives of each anchor.
-
-    Example:
-        >>> similarity = torch.tensor([[1.0, 0.5, 0.4]])
-        >>> near, far = torch.tensor([[True, False, False]]), torch.tensor([[False, True, True]])
-        >>> round(float(mean_triplet_hinge(similarity, near, far, margin=0.55)), 4)  # of 0.05 alone
-        0.05
-    """
-    ordered = similarity.masked_fill(~near, float("inf")).sort(dim=1).values  # (b, b), items that are not near last
-    sums = functional.pad(ordered.masked_fill(ordered == float("inf"), 0).cumsum(dim=1), (1, 0))  # (b, b + 1)
-    reach = similarity + margin  # (b, b), of each negative
-    counts = torch.searchsorted(ordered.detach(), reach.detach()) * far  # (b, b) positives below the reach
-    total = (counts * reach - sums.gather(1, counts) * far).sum()
-    return total / counts.sum().clamp(min=1)
 
 
 def draw_triplets(related: Tensor, linked: Tensor, most: int, *, without_self: bool) -> Triplets:
@@ -377,20 +357,6 @@ def _differentiate(terms: Tensor) -> Tensor:
     """Add the gradient of the sum of some terms to that of the weights: the terms as values."""
     terms.sum().backward()  # type: ignore[no-untyped-call]
     return terms.detach()
-
-
-def _follow(descent: Descent) -> None:
-    """One step down the gradients that were summed."""
-    if descent.clip is not None:
-        nn.utils.clip_grad_norm_(
-            [each for group in descent.optimizer.param_groups for each in group["params"]], descent.clip
-        )
-    descent.optimizer.step()
-    descent.schedule.step()
-
-
-def _constant(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
 
 DGHDGH = Method(

@@ -15,12 +15,11 @@ from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
-from multibit.hashing.losses import shared_labels, squared_deviation
+from multibit.hashing.layers import scale_rows, scale_tokens
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
+from multibit.hashing.losses import kernel_discrepancy, mean_triplet_hinge, shared_labels, squared_deviation
 from multibit.hashing.methods.base import Method
 from multibit.hashing.optimizers import bert_descent
-from multibit.hashing.token_sets import kernel_discrepancy, mean_triplet_hinge, scale_tokens, token_shapes
 
 KERNEL = 3  # neighbouring values of a token that the convolution sees
 DIVERSITY_SCALE = 20.0  # of the squared distance of two instances
@@ -159,7 +158,7 @@ def mean_code(instances: Tensor) -> Tensor:
     return torch.tanh(instances.mean(dim=1))
 
 
-class Dimch(Learner):
+class Dimch(LossLearner):
     """Triplets of sets and of codes, equal distributions of both modalities, and diverse sets.
 
     Attributes:
@@ -175,7 +174,7 @@ class Dimch(Learner):
     def __init__(self, training: Pairs, settings: DimchSettings) -> None:
         super().__init__(training, settings)
         self.settings = settings
-        tokens = token_shapes(training) if self.reads_tokens else None
+        tokens = training.require_tokens() if self.reads_tokens else None
         inputs = training.image.shape[1], training.text.shape[1], settings.code_bits, tokens
         with seeded(settings.seed):
             self.model = InstanceSets(*inputs, settings.instances, settings.hidden, settings.dropout)
@@ -290,6 +289,7 @@ DIMCH = Method(
 DIMCH_POOLED = replace(
     DIMCH,
     name="dimch-pooled",
+    variant_of="dimch",
     title="DIMCH (pooled)",
     meaning="sets of diverse instances made of the pooled vector, and codes that are the mean of a set",
     learner=DimchPooled,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +11,11 @@ from torch.nn import functional
 
 from multibit.config import EpochSettings
 from multibit.features import Pairs
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.linear_hash import LinearHash
 from multibit.hashing.losses import soft_label_cross_entropy
 from multibit.hashing.methods.base import Method
-from multibit.hashing.optimizers import bert_descent
+from multibit.hashing.optimizers import bert_descent, constant_descent
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class DnphSettings(EpochSettings):
     seed: int = 42  # of initial weights, batches, dropout and random codes; the split has its own
 
 
-class Dnph(Learner):
+class Dnph(LossLearner):
     """Proxies of the classes on the sphere, and a uniform distribution of the codes.
 
     Attributes:
@@ -52,8 +51,8 @@ class Dnph(Learner):
     def optimizers(self, steps: int) -> list[Descent]:
         """BertAdam for the hash layers, plain gradient descent at a constant rate for the proxies."""
         proxies = torch.optim.SGD([self.proxies], self.settings.proxy_rate)
-        constant = torch.optim.lr_scheduler.LambdaLR(proxies, lambda _: 1.0)
-        return [bert_descent(self.model.parameters(), self.settings.learning_rate, steps), Descent(proxies, constant)]
+        layers = bert_descent(self.model.parameters(), self.settings.learning_rate, steps)
+        return [layers, constant_descent(proxies)]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """L = L_p - noise_weight * L_u."""
@@ -65,15 +64,6 @@ class Dnph(Learner):
             "proxy": proxy_loss(codes, labels, self.proxies, self.settings.margin),
             "uniform": -self.settings.noise_weight * agreement,
         }
-
-    def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
-        """Update the hash layers and the proxies by the gradient of the same loss."""
-        layers, proxies = descents
-        proxies.optimizer.zero_grad(set_to_none=True)
-        values = super().step(batch, [layers])
-        proxies.optimizer.step()
-        proxies.schedule.step()
-        return values
 
 
 def proxy_loss(codes: Tensor, labels: Tensor, proxies: Tensor, margin: float) -> Tensor:

@@ -15,7 +15,7 @@ from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import affinity, shared_labels
 from multibit.hashing.methods.base import Method
 from multibit.hashing.optimizers import bert_descent
@@ -96,7 +96,7 @@ def apply_samples(inputs: Tensor, samples: Tensor) -> Tensor:
     return (inputs @ samples.reshape(count * bits, -1).T).reshape(-1, count, bits).transpose(0, 1)
 
 
-class Dpbe(Learner):
+class Dpbe(LossLearner):
     """A diagonal Laplace posterior of the hash layers, updated with every batch.
 
     Attributes:

@@ -15,12 +15,11 @@ from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
-from multibit.hashing.losses import shared_labels
+from multibit.hashing.layers import scale_rows, scale_tokens
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
+from multibit.hashing.losses import kernel_discrepancy, mean_triplet_hinge, shared_labels
 from multibit.hashing.methods.base import Method
 from multibit.hashing.optimizers import bert_descent
-from multibit.hashing.token_sets import kernel_discrepancy, mean_triplet_hinge, scale_tokens, token_shapes
 
 CLIP = 2.0  # largest norm of the gradient of all weights together
 
@@ -153,7 +152,7 @@ class PolysemicCodes(CodeModel, network="dpsih"):
         return self.codes(features, modality, tokens)[0].flatten(1)
 
 
-class Dpsih(Learner):
+class Dpsih(LossLearner):
     """Triplets of the nearest codes, equal distributions of both modalities, and different residuals.
 
     Attributes:
@@ -170,7 +169,7 @@ class Dpsih(Learner):
     def __init__(self, training: Pairs, settings: DpsihSettings) -> None:
         super().__init__(training, settings)
         self.settings = settings
-        tokens = token_shapes(training) if self.reads_tokens else None
+        tokens = training.require_tokens() if self.reads_tokens else None
         inputs = training.image.shape[1], training.text.shape[1], settings.code_bits, tokens
         with seeded(settings.seed):
             self.model = PolysemicCodes(*inputs, self.views, settings.dropout)
@@ -270,6 +269,7 @@ DPSIH = Method(
 DPSIH_SINGLE = replace(
     DPSIH,
     name="dpsih-single",
+    variant_of="dpsih",
     title="DPSIH (one code)",
     meaning="DPSIH with one code of an item: the global one with a local residual",
     learner=DpsihSingle,
@@ -280,6 +280,7 @@ DPSIH_SINGLE = replace(
 DPSIH_POOLED = replace(
     DPSIH_SINGLE,
     name="dpsih-pooled",
+    variant_of="dpsih",
     title="DPSIH (pooled)",
     meaning="DPSIH with one code of an item, made of the pooled vector alone",
     learner=DpsihPooled,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from multibit.config import EpochSettings
 from multibit.features import Pairs
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.linear_hash import LinearHash
 from multibit.hashing.losses import soft_label_cross_entropy
 from multibit.hashing.methods.base import Method
@@ -35,7 +35,7 @@ class DsshSettings(EpochSettings):
     seed: int = 42  # of initial weights, batches, dropout and samples; the split has its own
 
 
-class Dssh(Learner):
+class Dssh(LossLearner):
     """A code is the natural parameter of a von Mises-Fisher distribution: its length is the certainty.
 
     Attributes:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from multibit.codes.items import MODALITIES
 from multibit.config import EpochSettings
 from multibit.features import Pairs
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.linear_hash import LinearHash
 from multibit.hashing.losses import shared_labels, soft_label_cross_entropy, squared_deviation
 from multibit.hashing.methods.base import Method
@@ -98,7 +98,7 @@ def propagate(incidence: Tensor, values: Tensor) -> Tensor:
     return of_nodes * (incidence @ (of_edges * (incidence.T @ (of_nodes * values))))
 
 
-class Dsth(Learner):
+class Dsth(LossLearner):
     """Hypergraph classification of each modality, and tuplet rankings inside and across modalities.
 
     Attributes:

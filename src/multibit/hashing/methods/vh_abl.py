@@ -19,7 +19,7 @@ from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
-from multibit.hashing.learner import Batch, Descent, Learner, seeded
+from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import affinity
 from multibit.hashing.methods.base import Method
 
@@ -126,7 +126,7 @@ def _projection(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Se
     return nn.Sequential(*layers)
 
 
-class VhAbl(Learner):
+class VhAbl(LossLearner):
     """Label affinity, a classifier, and class centres that attract the codes of their items.
 
     Attributes:

@@ -9,22 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from commands import TINY, Letters, done
-from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split
+from commands import TINY, Letters, Words, done
+from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, measurement
 from multibit.features import packaged
 from multibit.features.recipe import Recipe
+from multibit.features.tokens import Tokens
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # the same examples in every run, so that a failure can be reproduced
 
+SLOW_FOLDERS = ("contracts", "e2e", "methods")
 SHARED = Path(os.environ.get("MULTIBIT_SHARED", Path(__file__).parents[2] / "shared"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that is not slow as fast."""
+    """Mark every test that is not slow as fast; every command and every method together are slow."""
     for item in items:
         if not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.fast)
+            item.add_marker(pytest.mark.slow if item.path.parent.name in SLOW_FOLDERS else pytest.mark.fast)
 
 
 def plant(items: int, labels: int = 8, image_dim: int = 24, text_dim: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
@@ -41,6 +43,28 @@ def plant(items: int, labels: int = 8, image_dim: int = 24, text_dim: int = 16, 
         "text": text.astype(np.float32),
         "labels": multi_hot.astype(np.uint8),
     }
+
+
+def token_pairs(rows: slice) -> Pairs:
+    """Of 300 planted items; every token is the pooled vector with noise, and a third of the words is padding."""
+    data = plant(300)
+    rng = np.random.default_rng(3)
+
+    def tokens(features: np.ndarray) -> Tokens:
+        values = features[:, None].repeat(3, 1) + 0.3 * rng.normal(size=(len(features), 3, features.shape[1]))
+        counts = rng.integers(1, 4, len(features))
+        values[np.arange(3) >= counts[:, None]] = 0
+        return Tokens(values[rows].astype(np.float16), counts[rows])
+
+    image, text = tokens(data["image"]), tokens(data["text"])
+    labels = data["labels"][rows]
+    return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)
+
+
+@pytest.fixture
+def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Label names are read by an encoder that is made up, at once."""
+    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture

@@ -137,6 +137,7 @@ def here(made, letters, tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_the_messages_read_as_stored(made, here):
     printed = []
     for command in COMMANDS:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
+from conftest import token_pairs
 from multibit import Pairs
 from multibit.errors import ConfigError, DataError
 from multibit.features.tokens import Tokens
@@ -300,7 +300,7 @@ def test_parts_of_the_memory_add_up(monkeypatch):
 
 
 def test_memories_start_as_normal_numbers_and_their_signs():
-    learner = CmclPooled(pairs(slice(300)), CmclSettings(lengths=(16, 64), **SMALL))
+    learner = CmclPooled(token_pairs(slice(300)), CmclSettings(lengths=(16, 64), **SMALL))
     for memory in (learner.image_memory, learner.text_memory):
         assert memory.shape == (300, 80) and memory.std().item() == pytest.approx(1, rel=0.05)
         assert abs(memory.mean().item()) < 0.05
@@ -404,7 +404,7 @@ def test_bad_settings_and_missing_tokens_are_refused():
         with pytest.raises(ConfigError) as caught:
             CmclSettings(**wrong)
         assert caught.value.option == next(iter(wrong))
-    pooled = pairs(slice(10))
+    pooled = token_pairs(slice(10))
     with pytest.raises(DataError):
         Cmcl(Pairs(pooled.image, pooled.text, pooled.offsets, pooled.labels), CmclSettings(**SMALL))
 
@@ -421,19 +421,3 @@ def test_operations_are_counted_for_the_most_tokens(learner):
             model.model(getattr(batch, modality), modality, getattr(batch, f"{modality}_tokens"))
     queries = 2 * 2 * 3 * 4 * 4 if learner.reads_tokens else 0  # projected once, for any number of items
     assert model.model.flops == (counter.get_total_flops() - queries) / len(ROWS)
-
-
-def pairs(rows):
-    """Planted items; every token is the pooled vector with noise, and a third of the words is padding."""
-    data = plant(300)
-    rng = np.random.default_rng(3)
-
-    def tokens(features):
-        values = features[:, None].repeat(3, 1) + 0.3 * rng.normal(size=(len(features), 3, features.shape[1]))
-        counts = rng.integers(1, 4, len(features))
-        values[np.arange(3) >= counts[:, None]] = 0
-        return Tokens(values[rows].astype(np.float16), counts[rows])
-
-    image, text = tokens(data["image"]), tokens(data["text"])
-    labels = data["labels"][rows]
-    return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)

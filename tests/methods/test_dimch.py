@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from conftest import plant
+from conftest import token_pairs
 from multibit import Pairs
 from multibit.errors import ConfigError, DataError
 from multibit.features.tokens import Tokens
@@ -295,11 +295,11 @@ def test_padding_changes_nothing():
 
 
 def test_first_weights_are_kaimings():
-    learner = DimchPooled(pairs(slice(300)), DimchSettings(lengths=(128,)))
+    learner = DimchPooled(token_pairs(slice(300)), DimchSettings(lengths=(128,)))
     head = learner.model.heads["image"]
     assert head.layers[3].weight.std().item() == pytest.approx(sqrt(2 / 256), rel=0.05)
     assert head.layers[3].bias.abs().max() == 0
-    codes = learner.model.encode(pairs(slice(300)).image, "image")
+    codes = learner.model.encode(token_pairs(slice(300)).image, "image")
     assert 0.3 < np.abs(codes).mean() < 0.8  # of visible size, not saturated
 
 
@@ -320,22 +320,6 @@ def test_bad_settings_and_missing_tokens_are_refused():
         with pytest.raises(ConfigError) as caught:
             DimchSettings(**wrong)
         assert caught.value.option == next(iter(wrong))
-    pooled = pairs(slice(10))
+    pooled = token_pairs(slice(10))
     with pytest.raises(DataError):
         Dimch(Pairs(pooled.image, pooled.text, pooled.offsets, pooled.labels), DimchSettings())
-
-
-def pairs(rows):
-    """Planted items; every token is the pooled vector with noise, and a third of the words is padding."""
-    data = plant(300)
-    rng = np.random.default_rng(3)
-
-    def tokens(features):
-        values = features[:, None].repeat(3, 1) + 0.3 * rng.normal(size=(len(features), 3, features.shape[1]))
-        counts = rng.integers(1, 4, len(features))
-        values[np.arange(3) >= counts[:, None]] = 0
-        return Tokens(values[rows].astype(np.float16), counts[rows])
-
-    image, text = tokens(data["image"]), tokens(data["text"])
-    labels = data["labels"][rows]
-    return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import plant
+from conftest import token_pairs
 from multibit import Pairs
 from multibit.errors import DataError
 from multibit.features.tokens import Tokens
@@ -295,22 +295,6 @@ def test_operations_are_counted_for_the_most_tokens(learner):
 
 
 def test_missing_tokens_are_refused():
-    pooled = pairs(slice(10))
+    pooled = token_pairs(slice(10))
     with pytest.raises(DataError):
         Dpsih(Pairs(pooled.image, pooled.text, pooled.offsets, pooled.labels), DpsihSettings())
-
-
-def pairs(rows):
-    """Planted items; every token is the pooled vector with noise, and a third of the words is padding."""
-    data = plant(300)
-    rng = np.random.default_rng(3)
-
-    def tokens(features):
-        values = features[:, None].repeat(3, 1) + 0.3 * rng.normal(size=(len(features), 3, features.shape[1]))
-        counts = rng.integers(1, 4, len(features))
-        values[np.arange(3) >= counts[:, None]] = 0
-        return Tokens(values[rows].astype(np.float16), counts[rows])
-
-    image, text = tokens(data["image"]), tokens(data["text"])
-    labels = data["labels"][rows]
-    return Pairs(data["image"][rows], data["text"][rows], np.arange(len(labels) + 1), labels, image, text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commands import Words, assert_names, done, refused, settings
+from commands import assert_names, done, refused, settings
 from conftest import plant
-from multibit import METHODS, Config, FeatureStore, measurement
+from multibit import METHODS, Config, FeatureStore
 from multibit.codes import Codes
 from multibit.codes.items import DIRECTIONS
 from multibit.errors import ConfigError
@@ -20,14 +20,9 @@ from multibit.paper.reproduce import SOTA_TABLES, choose, compared_methods
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, printed_texts, reproduce
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_words")]
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1, batch_size=32)
 FEW = ("dnph", "rcmh", "vh-abl", "cca-itq")
-
-
-@pytest.fixture(autouse=True)
-def quick_words(monkeypatch):
-    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.hashing.encode import encode
 from multibit.measurement import assess_run, measure
 
+pytestmark = pytest.mark.slow  # models are trained and assessed
+
 ITEMS = 200
 CONFIG = Config(epochs=8, lengths=(8, 16), scales=3, hidden=64, dimension=16, learning_rate=0.01)
 SIDES = {"i2t": ("image", "text"), "t2i": ("text", "image")}

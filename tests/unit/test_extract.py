@@ -24,6 +24,8 @@ from multibit.features.extract import extract_features
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.progress import showing, track
 
+pytestmark = pytest.mark.slow  # images are encoded
+
 ITEMS = 11
 IMAGE_RECIPE, TEXT_RECIPE = EncoderRecipe("eyes", "w1", 3, "mean colour"), EncoderRecipe("ears", "w2", 2, "letters")
 

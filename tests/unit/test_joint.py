@@ -31,6 +31,8 @@ from multibit.hashing.model import HashModel
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install multibit[clip]")
 import torch  # noqa: E402
 
+pytestmark = pytest.mark.slow  # images are encoded
+
 SIDE, LIMIT = 32, 20
 TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond", "a b " * 30]
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

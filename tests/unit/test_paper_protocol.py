@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from scipy.stats import kendalltau
 
-from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, measurement, train
 from multibit.codes.items import DIRECTIONS
@@ -31,14 +30,10 @@ from multibit.paper.tables import TABLES, reproduce
 from multibit.relation import TEACHERS, RelationTeacher, load_teacher, teacher_class
 from multibit.relation.teacher import quadrature
 
+pytestmark = pytest.mark.usefixtures("quick_words")
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1, batch_size=64)
 NAMES = tuple(f"topic {i}" for i in range(8))
 LABEL_NAMES = Quantity("label names")
-
-
-@pytest.fixture(autouse=True)
-def quick_words(monkeypatch):
-    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture(scope="module")

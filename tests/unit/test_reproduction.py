@@ -16,7 +16,6 @@ import pytest
 from rich.console import Console
 from scipy.stats import kendalltau
 
-from commands import Words
 from conftest import plant
 from multibit import Config, FeatureStore, Run, measurement, runs
 from multibit.codes.items import DIRECTIONS
@@ -52,15 +51,10 @@ from multibit.paper.tables import TABLES, Outcome, printed_texts, reproduce
 from multibit.runs import STATE_FILE
 from multibit.table import Number
 
-pytestmark = pytest.mark.slow  # dozens of tiny runs are trained
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_words")]  # dozens of tiny runs are trained
 training = importlib.import_module("multibit.hashing.train")  # the package exports a function of this name
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1, batch_size=64)
 CONTACT_SHEET = "qualitative-retrieval"
-
-
-@pytest.fixture(autouse=True)
-def quick_words(monkeypatch):
-    monkeypatch.setattr(measurement, "load_text_encoder", Words)
 
 
 @pytest.fixture(scope="module")

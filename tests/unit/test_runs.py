@@ -22,6 +22,8 @@ from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
 from multibit.runs import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run, read_history, require_comparable
 
+pytestmark = pytest.mark.slow  # models are trained
+
 FILES = {"history.jsonl", "model.safetensors", "run.json", "split.safetensors", "teacher.safetensors"}
 
 

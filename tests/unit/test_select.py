@@ -31,6 +31,8 @@ from multibit.report import selection as drawing
 from multibit.report.selection import scores_table, surface_table, write_selection
 from multibit.selection import RECORD, SelectionRecord, select_in
 
+pytestmark = pytest.mark.slow  # models are trained
+
 TINY = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=8, batch_size=64)
 ALPHA, ETA = (0.3, 0.9), (0.1, 0.2)
 PRINTED = json.loads((Path(accuracy_cells.__file__).parent / "printed.json").read_text())["sensitivity"]

@@ -29,6 +29,8 @@ from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import ShardedRows
 from multibit.files import fingerprint
 
+pytestmark = pytest.mark.slow  # images are encoded
+
 ITEMS = 11
 PATCHES, WORDS = (6, 3), (4, 2)
 IMAGE_RECIPE, TEXT_RECIPE = EncoderRecipe("eyes", "w1", 3, "mean colour"), EncoderRecipe("ears", "w2", 2, "letters")

@@ -26,6 +26,8 @@ from multibit.hashing.loop import fit
 from multibit.hashing.methods import METHODS
 from multibit.hashing.methods.multibit import MultiBit
 
+pytestmark = pytest.mark.slow  # models are trained
+
 SMALL = Config(
     lengths=(6, 16), scales=3, hidden=24, dimension=12, epochs=5, batch_size=32, learning_rate=3e-3, dropout=0.3
 )

@@ -160,7 +160,11 @@ def unpacked(values: Any, views: int, bits: int | None, first: int = 0) -> Codes
         raise DataError(problem, row=first + int(wrong[0]) + 1, field=CODE)
     whole = pyarrow.concat_arrays([values.cast(pyarrow.binary(size))])
     packed = np.frombuffer(whole.buffers()[1] or b"", np.uint8)[whole.offset * size :][: len(whole) * size]
-    return Codes.from_bytes(packed.reshape((len(whole), -1) if views == 1 else (len(whole), views, -1)), bits)
+    if size % views:
+        raise DataError(f"{size} bytes are not {views} codes of equal length.", field=CODE)
+    return Codes.from_bytes(
+        packed.reshape((len(whole), size) if views == 1 else (len(whole), views, size // views)), bits
+    )
 
 
 def block_size(k: int, items: int) -> int:

@@ -251,12 +251,16 @@ class Wanted:
     def of(cls, ids: Sequence[Id]) -> Wanted:
         """Prepare some ids; one that no column can hold is found nowhere."""
         names: list[Any] = [plain(name) for name in ids] if set(map(type, ids)) - {str, int} else list(ids)
-        texts = [place for place, name in enumerate(names) if type(name) is str and _storable(name)]
-        numbers = [place for place, name in enumerate(names) if type(name) is int and _storable(name)]
+        texts = [place for place, name in enumerate(names) if type(name) is str]
+        numbers = [place for place, name in enumerate(names) if type(name) is int and -(2**63) <= name < 2**63]
+        try:
+            column = strings([names[place] for place in texts])
+        except UnicodeEncodeError:
+            texts = [place for place in texts if _is_unicode(names[place])]
+            column = strings([names[place] for place in texts])
+        integers = np.array([names[place] for place in numbers], np.int64)
         return cls(
-            len(names),
-            (np.array(texts, np.int64), IdColumn(strings([names[place] for place in texts]))),
-            (np.array(numbers, np.int64), IdColumn(np.array([names[place] for place in numbers], np.int64))),
+            len(names), (np.array(texts, np.int64), IdColumn(column)), (np.array(numbers, np.int64), IdColumn(integers))
         )
 
     def __len__(self) -> int:
@@ -293,10 +297,7 @@ def _of_names(ids: Any) -> IdColumn:
         raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
 
 
-def _storable(name: Id) -> bool:
-    """Whether a column can hold the id at all."""
-    if isinstance(name, int):
-        return -(2**63) <= name < 2**63
+def _is_unicode(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -355,7 +355,10 @@ def put_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: s
     try:
         save_file(arrays, path, metadata=metadata)
     except SafetensorError as error:
-        raise OSError(errno.EIO, f"cannot be written ({error})", str(path)) from None
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise OSError(errno.EIO, f"cannot be written ({error})", str(path)) from None
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
     _sort_metadata(path)
     path.chmod(0o666 & ~_umask())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -402,10 +402,11 @@ class Index:
             [['a', 'b']]
         """
         path = self._opened()
-        with _writing(path):
+        with _writing(path) as unchanged:
             index = Index._of(storage.read(path, verify=False, known=self._version), path)
             yield index
-            index._write(path)
+            unchanged()
+            storage.write(path, index._version, index._facts)
         self.refresh()
 
     @classmethod
@@ -421,16 +422,11 @@ class Index:
         target = Path(path)
         if not target.exists():
             cls.open(target)  # raises FormatError
-        with _writing(target):
+        with _writing(target) as unchanged:
             index = cls.open(target)
             yield index
-            index._write(target)
-
-    def _write(self, path: Path) -> None:
-        """Write what was changed in the folder that was opened."""
-        if not path.exists():
-            raise FormatError("was moved or removed meanwhile, so the change is not written.", file=path)
-        storage.write(path, self._version, self._facts)
+            unchanged()
+            storage.write(target, index._version, index._facts)
 
     def _opened(self) -> Path:
         if self.path is None:
@@ -457,9 +453,19 @@ class Index:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Be the only writer of an index, and remove what interrupted writers left in it and next to it."""
+def _writing(path: Path) -> Iterator[Callable[[], None]]:
+    """Be the only writer of an index, and remove what interrupted writers left in it and next to it.
+
+    Yields:
+        A function that raises FormatError if the index was moved, removed or replaced by another one meanwhile.
+    """
     with only_writer(path, ("*",)):
         for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
-        yield
+        before = path.stat().st_ino if path.exists() else None
+
+        def unchanged() -> None:
+            if not path.exists() or path.stat().st_ino != before:
+                raise FormatError("was moved or removed meanwhile, so the change is not written.", file=path)
+
+        yield unchanged

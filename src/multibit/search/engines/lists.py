@@ -9,6 +9,7 @@ from multibit.codes import Codes
 from multibit.codes import lists as lists_module
 from multibit.codes.distance import Allowed, Neighbours, nearest
 from multibit.codes.lists import PrunedLists
+from multibit.errors import DataError
 from multibit.files import Arrays
 from multibit.search.engines.base import Capabilities
 
@@ -44,6 +45,9 @@ class ListsEngine:
     @classmethod
     def from_arrays(cls, codes: Codes, arrays: Arrays, header: Mapping[str, Any]) -> ListsEngine:
         """See `StoredEngine.from_arrays`."""
+        if str(codes.bits) not in header:
+            lengths = ", ".join(header)
+            raise DataError(f"lists of codes of {lengths} bits, the codes have {codes.bits}.", field="header")
         lists = {}
         for bits, facts in header.items():
             named = {name.split()[0]: array for name, array in arrays.items() if name.split()[1] == bits}

@@ -21,10 +21,8 @@ from multibit.search.columns import Id, IdColumn
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import Where, read_typed
 from multibit.search.metadata import Metadata
-from multibit.search.results import Hit, SearchResult
+from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Version
-
-__all__ = ["Hit", "Index", "SearchResult"]
 
 
 class Index:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from multibit.files import replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.runs import Run, is_run
 from multibit.search import Index
+from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.exchange import save_mat
 
 # Features
@@ -218,11 +220,12 @@ def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | N
     index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
 
 
-def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None) -> Index:
+def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None, *, partial: bool = False) -> Index:
     """The index of one modality of a run that serves a code length.
 
     Args:
         run: with the model. folder: of the indices. modality: to search. bits: code length; the longest when None.
+        partial: compare all checksums, and leave out segments that are missing or corrupt.
 
     Raises:
         DataError: no such file. MismatchError: codes of another model or modality.
@@ -230,7 +233,7 @@ def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = No
     path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")
-    index = Index.open(path)
+    index = Index.load(path, verify=partial, partial=partial)
     index.require_model(run.record.model)
     if index.modality not in ("", modality):
         raise MismatchError(
@@ -256,9 +259,7 @@ def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.floa
         DataError: the run was trained on ready-made features. MismatchError: the installed encoder differs from that
             of the features.
     """
-    encoder = text_encoder_of(run.recipe.text)
-    run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
-    return _code(run, encoder, [text], "text", bits)
+    return _code(run, _text_encoder(run), [text], "text", bits)
 
 
 def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.float32]:
@@ -270,13 +271,83 @@ def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.fl
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = image_encoder_of(run.recipe.image)
-    run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
+    encoder = _image_encoder(run)
     return _code(run, encoder, [encoder.prepare(open_image(path))], "image", bits)
 
 
+def read_queries(
+    run: Run, queries: QueryFile, bits: int | None = None, *, stored: Callable[[], Index] | None = None
+) -> Iterator[Queries]:
+    """The codes of a file of queries, block by block.
+
+    Args:
+        run: with the model, whose encoders read texts and images. queries: the file. bits: as for `encode_text`.
+        stored: opens the index that has the items, for a file of their ids.
+
+    Raises:
+        DataError: an unreadable image or an unknown id, or as `encode_text`. MismatchError: packed codes of another
+            model.
+    """
+    model = queries.facts.get("model") or run.record.model
+    if model != run.record.model:
+        problem = f"holds codes of model {model}, the run is model {run.record.model}."
+        raise MismatchError(problem, file=queries.path)
+    encode = _reader_of_queries(run, queries, bits, stored)
+    for first, ids, values in queries.blocks(BLOCK):
+        yield Queries(encode(values, first), ids)
+
+
+def _reader_of_queries(
+    run: Run, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None
+) -> Callable[[Any, int], Codes]:
+    """The function that makes codes of the queries of a block, which begins at a row."""
+    if queries.given == "code":
+        return queries.codes
+    if queries.given == "id":
+        if stored is None:
+            raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
+        return functools.partial(_stored_codes, queries, stored())
+    encoder = _text_encoder(run) if queries.given == "text" else _image_encoder(run)
+    return functools.partial(_encoded, run, queries, encoder, bits)
+
+
+def _stored_codes(queries: QueryFile, index: Index, values: Any, first: int) -> Codes:
+    try:
+        return index.codes_of(values.to_pylist())
+    except DataError as error:
+        raise error.within(queries.path) from None
+
+
+def _encoded(run: Run, queries: QueryFile, encoder: Any, bits: int | None, values: Any, first: int) -> Codes:
+    """Codes of texts or images, read and encoded in batches of the encoder."""
+    layout, modality = run.model.layout, queries.modality()
+    parts = [Codes.from_bits(np.zeros((0, layout.views, layout.serving(bits or layout.longest)), np.uint8))]
+    for start in range(0, len(values), encoder.batch_size):
+        inputs = []
+        for row, value in enumerate(values[start : start + encoder.batch_size].to_pylist(), start=first + start + 1):
+            try:
+                image = modality == "image"
+                inputs.append(encoder.prepare(open_image(queries.path.parent / value)) if image else value)
+            except DataError as error:
+                raise DataError(error.render(), file=queries.path, row=row, field=modality) from None
+        parts.append(Codes.binarize(_code(run, encoder, inputs, modality, bits)))
+    return Codes.concatenate(parts)
+
+
+def _text_encoder(run: Run) -> Any:
+    encoder = text_encoder_of(run.recipe.text)
+    run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
+    return encoder
+
+
+def _image_encoder(run: Run) -> Any:
+    encoder = image_encoder_of(run.recipe.image)
+    run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
+    return encoder
+
+
 def _code(run: Run, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None) -> NDArray[np.float32]:
-    """The relaxed code of one query at a length: (1, B), or (1, V, B) where an item has V codes."""
+    """The relaxed codes of Q queries at a length: (Q, B), or (Q, V, B) where an item has V codes."""
     model = run.model.serving(run.model.bits if bits is None else bits)
     vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
     return part_at(model, model.encode(vectors, modality, tokens), bits)

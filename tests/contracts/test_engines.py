@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -228,6 +229,42 @@ def test_answers_have_the_promised_types(engine):
 def test_an_engine_declares_its_capabilities_and_strategy(engine):
     assert isinstance(engine.capabilities, Capabilities)
     assert len(engine(Codes.from_bits(random_bits(90, 40))).reason) > 5
+
+
+storing = pytest.mark.parametrize(
+    "variant", [name for name, of in METHODS.items() if ENGINES[of].capabilities.stored], indirect=True
+)
+
+
+@storing
+@pytest.mark.parametrize("kind", DATA)
+def test_a_stored_engine_answers_like_the_one_that_was_written(engine, kind):
+    database = DATA[kind](700, 128)
+    codes, queries = Codes.from_bits(database), Codes.from_bits(some_queries(database))
+    made = engine(codes)
+    arrays, header = made.to_arrays()
+    read = engine.from_arrays(codes, arrays, json.loads(json.dumps(header)))
+    assert read.reason == made.reason
+    for bits in (128, 64, 32, 17):
+        assert_same(read.search(queries, 9, bits), made.search(queries, 9, bits))
+        assert_found(read.search(queries, 9, bits), expected(queries.to_bits()[:, :bits], database[:, :bits], 9))
+
+
+@pytest.mark.parametrize("variant", ["lists, always used"], indirect=True)
+def test_a_stored_engine_of_other_codes_is_refused(engine):
+    arrays, header = engine(Codes.from_bits(clustered(700, 64))).to_arrays()
+    assert arrays
+    for other in (clustered(701, 64), clustered(700, 80)):
+        with pytest.raises(DataError):
+            engine.from_arrays(Codes.from_bits(other), arrays, header)
+
+
+@storing
+def test_an_engine_that_scans_stores_no_arrays(engine, monkeypatch):
+    monkeypatch.undo()
+    codes = Codes.from_bits(random_bits(300, 64))
+    arrays, header = engine(codes).to_arrays()
+    assert arrays == {} and "scan" in engine.from_arrays(codes, arrays, header).reason
 
 
 # Through the index

@@ -6,6 +6,8 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -14,6 +16,7 @@ from conftest import plant
 from multibit import Codes, Config, FeatureStore, Index, Run, Split, pipeline
 from multibit.features.recipe import EncoderRecipe
 from multibit.search.engines import ENGINES
+from multibit.search.exchange import export_index
 
 ITEMS, BITS = 90, 16
 DATA = plant(ITEMS + 10, seed=3)  # the last ten come later
@@ -212,6 +215,139 @@ def test_a_relaxed_query_keeps_to_conditions(run):
 )
 def test_a_bad_search_is_refused(run, options, named):
     assert_names(refused("search", run.folder, "item 1", *options), *named)
+
+
+# A file of queries
+
+
+def parquet(path, **columns):
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def written(run, queries, out, *options):
+    """Ids and distances of the hits of each query of a file."""
+    printed = done("search", run.folder, "--queries", queries, "--out", out, *options)
+    found = {}
+    for row in pyarrow.parquet.read_table(out).to_pylist():
+        found.setdefault(row["query"], []).append((row["id"], row["distance"]))
+        assert row["rank"] == len(found[row["query"]])
+    assert f"{sum(map(len, found.values())):,} hits" in printed
+    return found
+
+
+@pytest.mark.parametrize("options", [[], ["--bits", 5], ["--max-distance", 3], ["--where", "labels=topic 2"]], ids=str)
+def test_a_file_of_texts_finds_what_each_text_finds(run, tmp_path, options):
+    rows = [3, 41, 3, 88]
+    texts = parquet(tmp_path / "q.parquet", text=[f"item {row}" for row in rows])
+    got = written(run, texts, tmp_path / "hits.parquet", "-k", 7, *options)
+    alone = [found(run, f"item {row}", "-k", 7, *options) for row in rows]
+    assert [got.get(number, []) for number in range(4)] == alone
+
+
+def test_a_file_of_images_finds_texts(run, tmp_path):
+    for row in (5, 60):
+        Image.new("RGB", (2, 2), (row, row, row)).save(tmp_path / f"{row}.png")
+    images = parquet(tmp_path / "q.parquet", id=["first", "second"], image=["5.png", str(tmp_path / "60.png")])
+    got = written(run, images, tmp_path / "hits.parquet", "-k", 4)
+    assert got == {"first": expected(run, 5, among="text")[:4], "second": expected(run, 60, among="text")[:4]}
+
+
+@pytest.mark.parametrize("options", [[], ["--in", "image"], ["--as", "text"]], ids=str)
+def test_a_file_of_ids_searches_with_the_stored_codes(run, tmp_path, options):
+    ids = parquet(tmp_path / "q.parquet", id=["Nº 7", "Nº 0"])
+    got = written(run, ids, tmp_path / "hits.parquet", "-k", 4, *options)
+    assert got == {"Nº 7": expected(run, 7)[:4], "Nº 0": expected(run, 0)[:4]}
+    nearest = written(run, ids, tmp_path / "hits.parquet", "-k", 1, "--in", "image", "--as", "image")
+    assert nearest["Nº 7"][0][1] == 0
+
+
+def test_an_exported_index_is_a_file_of_queries(run, tmp_path):
+    exported = tmp_path / "text.parquet"
+    done("export", run.folder / "index" / "text.mbx", "--out", exported)
+    got = written(run, exported, tmp_path / "hits.parquet", "-k", 3)
+    assert got == {f"Nº {row}": expected(run, row)[:3] for row in range(ITEMS)}
+
+
+def test_the_fields_of_hits_are_those_asked_for(run, tmp_path):
+    texts = parquet(tmp_path / "q.parquet", text=["item 3"])
+    out, options = tmp_path / "hits.parquet", ("-k", 2, "--field", "labels", "--field", "text")
+    done("search", run.folder, "--queries", texts, "--out", out, *options)
+    rows = pyarrow.parquet.read_table(out).to_pylist()
+    assert [list(row) for row in rows] == [["query", "rank", "id", "distance", "labels", "text"]] * 2
+    alone = hits(run, "item 3", *options)
+    assert [(row["labels"], row["text"]) for row in rows] == [(hit["labels"], hit["text"]) for hit in alone]
+    assert all(set(hit) == {"rank", "id", "distance", "bits", "labels", "text"} for hit in alone)
+
+
+def test_no_queries_write_no_hits(run, tmp_path):
+    none = parquet(tmp_path / "q.parquet", text=pyarrow.array([], pyarrow.string()))
+    assert written(run, none, tmp_path / "hits.parquet") == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "named"),
+    [
+        ({"text": ["a", None]}, [], ["q.parquet", "row 2", "text"]),
+        ({"id": ["Nº 1", "Nº 999"]}, [], ["q.parquet", "Nº 999", 90]),
+        ({"image": ["gone.png"]}, [], ["q.parquet", "row 1", "gone.png"]),
+        ({"caption": ["a"]}, [], ["q.parquet", "caption"]),
+        ({"code": [b"abc", b"ab"]}, [], ["q.parquet", "row 2", "code"]),
+        ({"code": [b"a"]}, [], [16, 8]),
+        ({"text": ["item 1"]}, ["--as", "image"], ["--as", "text", "image"]),
+        ({"text": ["item 1"]}, ["--relaxed"], ["--relaxed", "--queries"]),
+        ({"text": ["item 1"]}, ["--json"], ["--json", "--queries"]),
+        ({"text": ["item 1"]}, ["--field", "colour"], ["--field", "colour"]),
+        ({"text": ["item 1"]}, ["--field", "rank"], ["--field", "rank"]),
+        ({"text": ["item 1"]}, ["--where", "labels=nothing"], ["--where", "nothing"]),
+        ({"text": ["item 1"]}, ["--bits", 17], [17, 16]),
+        ({"text": ["item 1"]}, ["-k", 0], ["k", 0]),
+    ],
+    ids=str,
+)
+def test_a_bad_batch_is_refused_and_writes_nothing(run, tmp_path, columns, options, named):
+    queries = parquet(tmp_path / "q.parquet", **columns)
+    out = tmp_path / "hits.parquet"
+    assert_names(refused("search", run.folder, "--queries", queries, "--out", out, *options), *named)
+    assert list(tmp_path.iterdir()) == [queries]
+
+
+def test_a_batch_needs_a_file_and_no_query(run, tmp_path):
+    texts = parquet(tmp_path / "q.parquet", text=["item 3"])
+    assert_names(refused("search", run.folder, "item 3", "--queries", texts), "QUERY", "--queries")
+    assert_names(refused("search", run.folder), "QUERY", "--queries")
+    assert_names(refused("search", run.folder, "--queries", texts), "--out")
+    assert_names(refused("search", run.folder, "--queries", texts, "--out", texts), texts)
+    assert_names(refused("search", run.folder, "--queries", texts, "--out", tmp_path / "h.csv"), "--out", ".parquet")
+    assert_names(refused("search", run.folder, "item 3", "--out", tmp_path / "h.parquet"), "--out", "--queries")
+
+
+def test_codes_of_another_model_are_refused_as_queries(run, tmp_path):
+    other = Index("another model")
+    other.add(["x"], Codes.from_bits(np.zeros((1, BITS))))
+    export_index(other, tmp_path / "q.parquet")
+    said = refused("search", run.folder, "--queries", tmp_path / "q.parquet", "--out", tmp_path / "h.parquet")
+    assert_names(said, tmp_path / "q.parquet", "another model", run.record.model)
+
+
+# A part of an index
+
+
+def test_the_other_segments_are_searched_when_one_is_lost(run, index, tmp_path):
+    later = write_features(tmp_path / "later.npz", range(ITEMS, ITEMS + 10))
+    done("index", run.folder, later, "--update", "--out", index)
+    manifest = json.loads((index / "image.mbx" / "manifest.json").read_text())
+    lost = index / "image.mbx" / manifest["segments"][1]["file"]
+    content = lost.read_bytes()
+    lost.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # only a checksum shows it
+    options = ("--index", index, "-k", 99, "--partial")
+    result = cli("search", run.folder, "item 3", "--json", *options)
+    assert result.code == 0 and str(lost) in result.err and "10 items" in result.err
+    assert [json.loads(line)["id"] for line in result.out.splitlines()] == [name for name, _ in expected(run, 3)]
+    lost.unlink()
+    assert_names(refused("search", run.folder, "item 3", "--index", index), lost)
+    texts = parquet(tmp_path / "q.parquet", text=["item 3"])
+    assert written(run, texts, tmp_path / "hits.parquet", *options) == {0: expected(run, 3)}
 
 
 # Engines

@@ -77,7 +77,7 @@ def left_over(path):
 def listed(path):
     """Names of the files of an index."""
     entries = json.loads((path / "manifest.json").read_text())["segments"]
-    return {"manifest.json", *(entry[key] for entry in entries for key in ("file", "removed"))}
+    return {"manifest.json", *(entry.get(key) for entry in entries for key in storage.FILES)}
 
 
 def raw(path):
@@ -502,8 +502,14 @@ def test_emptying_an_index_by_an_edit_is_refused_and_leaves_the_file(tmp_path):
 def test_temporary_files_of_a_killed_writer_are_removed_whatever_the_name_of_the_file(tmp_path, monkeypatch, name):
     path = tmp_path / name
     save(path, 0)
+    whole_save = multibit.files.save_file
+
+    def save_and_die(*arguments, **settings):
+        whole_save(*arguments, **settings)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with monkeypatch.context() as patch:
-        patch.setattr(multibit.files, "save_file", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        patch.setattr(multibit.files, "save_file", save_and_die)
         assert not succeeded(child(edit, path, 1))
     assert len(left_over(path)) == 1
     assert_old_or_new(path, 0, 1)
@@ -630,7 +636,10 @@ def test_a_missing_file_is_refused(tmp_path, name, found):
 def test_an_index_for_an_unknown_engine_is_refused(tmp_path):
     path = tmp_path / "a.mbx"
     save(path, 0)
-    storage.write(path, Index.load(path)._version, {"model": "", "engine": "annoy", "modality": ""})
+    manifest = path / "manifest.json"
+    content = {**json.loads(manifest.read_text()), "engine": "annoy"}
+    del content["xxh3"]
+    manifest.write_text(json.dumps({**content, "xxh3": storage._checksum(content)}))
     with pytest.raises(ConfigError) as caught:
         Index.load(path)
     assert caught.value.option == "engine" and "'annoy'" in caught.value.problem

@@ -173,6 +173,18 @@ class IndexMachine(RuleBasedStateMachine):
             hits = [(hit.id, hit.distance, hit.payload) for hit in result.hits(number)]
             assert hits == self.expected(query, bits, **limits)[:k]
 
+    @precondition(lambda self: self.model)
+    @rule(queries=st.lists(CODE, min_size=1, max_size=5), k=st.integers(1, 15), block=st.integers(1, 3))
+    def search_in_batches(self, queries, k, block):
+        with mock.patch("multibit.search.batches.BLOCK", block):
+            results = list(self.index.search_batches(pack(queries), k, threads=1))
+        rows = [row for result in results for row in result.to_table().to_pylist()]
+        for number, query in enumerate(queries):
+            found = [(row["id"], row["distance"]) for row in rows if row["query"] == number]
+            assert found == [hit[:2] for hit in self.expected(query, WIDTH, None, None, None)[:k]]
+        ids = [row["id"] for row in rows]
+        assert self.index.codes_of(ids) == pack([self.model[name][0] for name in ids])
+
     def expected(self, query, bits, max_distance, where, fields, among=None):
         found = []
         for name, (code, payload) in self.model.items():

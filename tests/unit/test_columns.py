@@ -139,13 +139,13 @@ def test_ids_of_two_kinds_cannot_be_mixed(one, other):
 
 
 def test_ranges_that_meet_stay_a_range():
-    column = IdColumn.of(range(4)).append(IdColumn.of(range(4, 10)))
+    column = IdColumn.concatenate([IdColumn.of(range(4)), IdColumn.of(range(4, 10))])
     assert column.values == range(10) and column.kind == "range"
 
 
 @pytest.mark.parametrize("then", [range(5, 7), range(9, 4, -1), [11], np.array([4, 6])])
 def test_other_integers_after_a_range_are_stored_one_by_one(then):
-    column = IdColumn.of(range(4)).append(IdColumn.of(then))
+    column = IdColumn.concatenate([IdColumn.of(range(4)), IdColumn.of(then)])
     assert listed(column) == [0, 1, 2, 3, *then] and column.kind == "integer"
 
 

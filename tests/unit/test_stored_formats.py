@@ -1,11 +1,13 @@
 """Files of an earlier version: each kind still loads, with the codes and values that were recorded when it was written.
 
 `tests/golden/stored` was written by version 0.1.0 before the restructuring (commit d748368): a feature store of 60
-planted items, a split, a run with lengths 8 and 16 on them with its evaluation, its indices, and its codes at 8 bits.
+planted items, a split, a run with lengths 8 and 16 on them with its evaluation, its indices, and its codes at 8 bits;
+`index/folder.mbx` is an index of commit e964f50.
 `values.json` holds what that version computed from them. The files are not written again: a new format gets new files.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,22 @@ def test_an_index(modality, run, values):
     assert [index.ids[row] for row in range(len(index))] == [f"item {i}" for i in range(60)]
     assert index.codes == codes_of(values, modality)
     assert index.payloads[0] == {name: value for name, value in values["payload"].items() if value is not None}
+
+
+def test_an_index_folder_is_read_and_changed(tmp_path):
+    """Written before stored engines and before manifests were flushed together with segments."""
+    path = tmp_path / "folder.mbx"
+    shutil.copytree(STORED / "index" / "folder.mbx", path)
+    bits = np.random.default_rng(11).integers(0, 2, (6, 40), np.uint8)
+    rows = [0, 2, 3, 4, 5]
+    index = Index.load(path)
+    assert [index.ids[row] for row in range(5)] == ["item 0", "item 2", "item 3", "item 1", "new"]
+    assert index.codes == Codes.from_bits(bits[rows]) and index.payloads[1]["x"] == {"y": 2}
+    assert index.search(Codes.from_bits(bits[[4]]), 1, where={"year": {"$gte": 2000}}).ids == [["item 1"]]
+    with index.writer() as writer:
+        writer.remove(["item 0"])
+        writer.compact()
+    assert Index.load(path).codes == Codes.from_bits(bits[rows[1:]])
 
 
 def test_a_search_in_an_index(values):

@@ -17,6 +17,7 @@ from multibit.progress import showing
 SPELLED_AS: Mapping[str, tuple[str, ...]] = {
     "allowed": ("where",),
     "columns": ("column", "names"),
+    "fields": ("field",),
     "folder": ("out",),
     "given": ("split",),
     "ids": ("remove",),

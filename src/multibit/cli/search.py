@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -22,9 +22,10 @@ from multibit.cli.options import (
 from multibit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from multibit.search import Hit, Index
+    from multibit.search.segments import Lost
 
 
 def index(
@@ -153,8 +154,11 @@ def export(
 
 
 def search(
+    ctx: typer.Context,
     run: RunArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A text, or the path of an image.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="A text, or the path of an image. With --queries none.")
+    ] = None,
     bits: Annotated[int | None, typer.Option(help="Code length to search at. Default: the full length.")] = None,
     k: Annotated[int, typer.Option("-k", help="Number of hits.")] = 10,
     kind: Annotated[
@@ -167,37 +171,77 @@ def search(
     where: Annotated[
         list[str] | None, typer.Option(help="Condition of a hit: labels=dog, year>=2010, not license=nc. Repeatable.")
     ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(help="Metadata field of the hits. Repeatable. Default: all; with --queries none."),
+    ] = None,
     relaxed: Annotated[
         bool, typer.Option("--relaxed", help="Rank by the real values of the query: a score that breaks ties.")
     ] = False,
     index: Annotated[Path | None, typer.Option(help="Index folder. Default: RUN/index")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Search without segments of the index that are missing or corrupt.")
+    ] = False,
     sheet: Annotated[Path | None, typer.Option(help="Also draw the hits to this .png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="A .parquet of many queries: code, text, image (paths), or id (of indexed items)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --queries: the .parquet of hits to write.")] = None,
 ) -> None:
-    """Search by text or image at any code length."""
+    """Search by text or image at any code length, or a whole file of queries."""
+    if (query is None) == (queries is None):
+        raise ConfigError("need one of QUERY and --queries.", option="query", hint="Give a text, an image or a file.")
+    asked = _Asked(index or run / "index", kind, modality, bits, k, max_distance, where, field, partial)
+    if queries is not None:
+        refuse_unused(ctx, "with --queries", "relaxed", "sheet", "as_json")
+        _search_file(queries, run, asked, out)
+    else:
+        refuse_unused(ctx, "without --queries", "out")
+        _search_one(str(query), run, asked, relaxed, sheet, as_json)
+
+
+class _Asked(NamedTuple):
+    """Options of every search."""
+
+    folder: Path
+    kind: Modality | None
+    modality: Modality | None
+    bits: int | None
+    k: int
+    max_distance: int | None
+    where: list[str] | None
+    fields: list[str] | None
+    partial: bool
+
+
+def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
+    """Print the hits of one query."""
     from multibit.codes import Codes
     from multibit.files import require_writable
     from multibit.pipeline import encode_image, encode_text, open_index
     from multibit.report.tables import hits_table
     from multibit.runs import Run
 
-    if relaxed and max_distance is not None:
+    if relaxed and asked.max_distance is not None:
         raise ConfigError(
             "cannot be combined with --relaxed, which ranks by score.", option="max_distance", hint="Give one of them."
         )
-    image = Path(query) if _is_image(query, kind) else None
+    image = Path(query) if _is_image(query, asked.kind) else None
     if sheet is not None:
         require_ending(sheet, "sheet", ".png", ".PNG")
         require_writable(sheet, unlike=(image,))
     loaded = Run.load(run)
-    searched: Modality = modality or ("text" if image else "image")
-    found = open_index(loaded, index or run / "index", searched, bits)
-    values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
-    conditions = found.read_where(where) if where else None
+    searched: Modality = asked.modality or ("text" if image else "image")
+    found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
+    values = encode_image(loaded, image, asked.bits) if image else encode_text(loaded, query, asked.bits)
+    where, fields = found.read_where(asked.where) if asked.where else None, asked.fields
     if relaxed:
-        result = found.search_relaxed(values, k, bits, where=conditions)
+        result = found.search_relaxed(values, asked.k, asked.bits, where=where, fields=fields)
     else:
-        result = found.search(Codes.binarize(values), k, bits, max_distance=max_distance, where=conditions)
+        codes, limit = Codes.binarize(values), asked.max_distance
+        result = found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields)
     hits, measure = result.hits(), "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
@@ -205,6 +249,7 @@ def search(
             echo(json.dumps(row, ensure_ascii=False, default=str))
     else:
         show(hits_table(hits, searched, result.bits, measure))
+    _note_lost(result.lost)
     if sheet is not None:
         shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
         gone = [path for path in shown if path and not Path(path).is_file()]
@@ -216,6 +261,45 @@ def search(
             )
         _draw(sheet, query, image, searched, result.bits, hits)
         echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+
+
+def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
+    """Write the hits of all queries of a file."""
+    from multibit.files import require_writable
+    from multibit.pipeline import open_index, read_queries
+    from multibit.runs import Run
+    from multibit.search.batches import QueryFile, require_free_names, write_hits
+
+    if out is None:
+        raise ConfigError("needed with --queries.", option="out", hint="Name the .parquet of hits to write.")
+    require_ending(out, "out", ".parquet")
+    require_writable(out, unlike=(queries,))
+    fields, file, loaded = asked.fields or [], QueryFile.open(queries), Run.load(run)
+    require_free_names(fields)
+    others: dict[Modality | None, Modality] = {"image": "text", "text": "image"}
+    kind = file.modality(asked.kind, others.get(asked.modality))
+
+    def opened(modality: Modality) -> Index:
+        return open_index(loaded, asked.folder, modality, asked.bits, partial=asked.partial)
+
+    found = opened(asked.modality or others[kind])
+    results = found.search_batches(
+        read_queries(loaded, file, asked.bits, stored=lambda: opened(kind)),
+        asked.k,
+        asked.bits,
+        max_distance=asked.max_distance,
+        where=found.read_where(asked.where) if asked.where else None,
+        fields=fields,
+    )
+    hits = write_hits(out, results, file.count)
+    _note_lost(found.lost)
+    echo(f"Wrote {out}: {hits:,} hits of {file.count:,} queries")
+
+
+def _note_lost(lost: Sequence[Lost]) -> None:
+    """Say what was not searched."""
+    for each in lost:
+        echo(f"Note: {each.file} was not searched, {each.items:,} items: {each.problem}", err=True)
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:

@@ -1,5 +1,7 @@
 """The index: exact search for the nearest items at any prefix length."""
 
-from multibit.search.index import Hit, Index, SearchResult
+from multibit.search.batches import QueryFile, write_hits
+from multibit.search.index import Index
+from multibit.search.results import Hit, SearchResult
 
-__all__ = ["Hit", "Index", "SearchResult"]
+__all__ = ["Hit", "Index", "QueryFile", "SearchResult", "write_hits"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +94,7 @@ class IdColumn:
         """The ids of some rows."""
         if isinstance(self.values, pyarrow.LargeStringArray):
             return list(self.values.take(pyarrow.array(rows)).to_pylist())
-        return [self[row] for row in rows.tolist()]
+        return list(self.take(rows).integers.tolist())
 
     @property
     def kind(self) -> str:
@@ -107,7 +108,7 @@ class IdColumn:
         """(N,) keys in ascending order, and the row of each. The key is the integer itself, or xxh3 of the string."""
         if self.stored is not None:
             return self.stored
-        keys = self._keys()
+        keys = self.keys
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
@@ -129,38 +130,63 @@ class IdColumn:
             raise DataError(f"must be given: the numbering cannot continue after {largest}.", option="ids")
         return max(largest, -1) + 1
 
-    def find(self, ids: IdColumn | Sequence[Id]) -> Rows:
+    @property
+    def integers(self) -> NDArray[np.int64]:
+        """(N,) integer ids."""
+        if isinstance(self.values, range):
+            return np.arange(self.values.start, self.values.stop, dtype=np.int64)
+        return np.asarray(self.values, np.int64)
+
+    def find(self, ids: IdColumn | Wanted | Sequence[Id]) -> Rows:
         """(n,) row of each of n ids, -1 where it is not in the column."""
-        if not isinstance(ids, IdColumn):
-            return self._find_names(ids)
-        if not len(self) or not len(ids) or (self.kind == "string") != (ids.kind == "string"):
+        wanted = ids if isinstance(ids, IdColumn | Wanted) else Wanted.of(ids)
+        if isinstance(wanted, Wanted):
+            out = np.full(len(wanted), -1, np.int64)
+            places, some = wanted.texts if self.kind == "string" else wanted.numbers
+            out[places] = self._find(some)
+            return out
+        if (self.kind == "string") != (wanted.kind == "string"):
+            return np.full(len(wanted), -1, np.int64)
+        return self._find(wanted)
+
+    def _find(self, ids: IdColumn) -> Rows:
+        """As `find`, for ids of the same kind."""
+        if not len(self) or not len(ids):
             return np.full(len(ids), -1, np.int64)
         if isinstance(self.values, range):
-            wanted = np.asarray(ids.values, np.int64)
-            return np.where((wanted >= self.values.start) & (wanted < self.values.stop), wanted - self.values.start, -1)
+            numbers = ids.integers
+            inside = (numbers >= self.values.start) & (numbers < self.values.stop)
+            return np.where(inside, numbers - self.values.start, -1)
         keys, rows = self.lookup
-        hashes = ids._keys()
-        place = np.searchsorted(keys, hashes)
+        place = np.searchsorted(keys, ids.keys)
         nearest = np.minimum(place, len(keys) - 1)
-        out = np.where(keys[nearest] == hashes, rows[nearest], -1)
-        return self._checked(out, ids, keys, place) if self.kind == "string" else out
+        out = np.where(keys[nearest] == ids.keys, rows[nearest], -1)
+        return self._checked(out, ids, place) if self.kind == "string" else out
 
-    def append(self, other: IdColumn) -> IdColumn:
-        """Concatenate ids that are known to differ."""
-        if not len(self) or not len(other):
-            return other if not len(self) else self
-        mine, theirs = self.values, other.values
-        if isinstance(mine, range) and isinstance(theirs, range) and mine.stop == theirs.start:
-            return IdColumn(range(mine.start, theirs.stop))
-        if self.kind == "string":
-            return IdColumn(pyarrow.concat_arrays([mine, theirs]))
-        return IdColumn(np.concatenate([np.asarray(mine, np.int64), np.asarray(theirs, np.int64)]))
+    @classmethod
+    def concatenate(cls, parts: Sequence[IdColumn]) -> IdColumn:
+        """Join ids that are known to differ, in order."""
+        filled = [part for part in parts if len(part)]
+        if len(filled) < 2:
+            return filled[0] if filled else cls(range(0))
+        ranges = [part.values for part in filled if isinstance(part.values, range)]
+        if len(ranges) == len(filled) and all(one.stop == other.start for one, other in itertools.pairwise(ranges)):
+            return cls(range(ranges[0].start, ranges[-1].stop))
+        if filled[0].kind == "string":
+            return cls(pyarrow.concat_arrays([part.values for part in filled]))
+        return cls(np.concatenate([part.integers for part in filled]))
 
     def take(self, rows: Rows) -> IdColumn:
         """Some of the ids, in the order given."""
         if isinstance(self.values, pyarrow.LargeStringArray):
             return IdColumn(self.values.take(pyarrow.array(rows)))
-        return IdColumn(np.asarray(self.values, np.int64)[rows])
+        return IdColumn(rows + self.values.start if isinstance(self.values, range) else self.values[rows])
+
+    def to_arrow(self) -> Any:
+        """The ids as an Arrow array."""
+        if isinstance(self.values, pyarrow.LargeStringArray):
+            return self.values
+        return pyarrow.array(self.integers)
 
     def to_arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and header for a file."""
@@ -180,11 +206,13 @@ class IdColumn:
         lookup = (arrays["id_keys"], arrays["id_rows"]) if "id_keys" in arrays else None
         return cls(arrays["ids"] if header["ids"] == "integer" else text_column(arrays, "ids"), lookup)
 
-    def _keys(self) -> NDArray[np.uint64]:
+    @cached_property
+    def keys(self) -> NDArray[np.uint64]:
+        """(N,) key of each row, see `lookup`."""
         if isinstance(self.values, pyarrow.LargeStringArray):
             hashed = map(xxhash.xxh3_64_intdigest, self.values.cast(pyarrow.large_binary()).to_pylist())
             return np.fromiter(hashed, np.uint64, len(self.values))
-        return np.asarray(self.values, np.int64).view(np.uint64)
+        return self.integers.view(np.uint64)
 
     def _duplicate(self) -> int | None:
         """Row of an id that an earlier row has, if there is one."""
@@ -196,23 +224,47 @@ class IdColumn:
                 return int(rows[place + 1])
         return None
 
-    def _find_names(self, ids: Sequence[Id]) -> Rows:
-        names, kind = [plain(name) for name in ids], str if self.kind == "string" else int
-        out = np.full(len(names), -1, np.int64)
-        usable = [row for row, name in enumerate(names) if type(name) is kind and _storable(name)]
-        if usable:
-            out[usable] = self.find(_of_names([names[row] for row in usable]))
-        return out
-
-    def _checked(self, out: Rows, ids: IdColumn, keys: NDArray[np.uint64], place: Rows) -> Rows:
+    def _checked(self, out: Rows, ids: IdColumn, place: Rows) -> Rows:
         """Compare the strings themselves: two strings may have one hash."""
-        found = np.flatnonzero(out >= 0)
+        found, keys = np.flatnonzero(out >= 0), self.lookup[0]
         for at, mine, wanted in zip(found.tolist(), self.listed(out[found]), ids.listed(found), strict=True):
             if mine != wanted:
                 last = int(np.searchsorted(keys, keys[place[at]], side="right"))
                 rows = self.lookup[1][place[at] : last].tolist()
                 out[at] = next((row for row in rows if self[row] == wanted), -1)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Ids to be found, of any kind and any number of times, prepared once for all segments.
+
+    Attributes:
+        count: n ids. texts, numbers: the places of the strings and of the integers among them, and these as a column.
+    """
+
+    count: int
+    texts: tuple[Rows, IdColumn]
+    numbers: tuple[Rows, IdColumn]
+
+    @classmethod
+    def of(cls, ids: Sequence[Id]) -> Wanted:
+        """Prepare some ids; one that no column can hold is found nowhere."""
+        names: list[Any] = [plain(name) for name in ids] if set(map(type, ids)) - {str, int} else list(ids)
+        texts = [place for place, name in enumerate(names) if type(name) is str]
+        numbers = [place for place, name in enumerate(names) if type(name) is int and -(2**63) <= name < 2**63]
+        try:
+            column = strings([names[place] for place in texts])
+        except UnicodeEncodeError:
+            texts = [place for place in texts if _is_unicode(names[place])]
+            column = strings([names[place] for place in texts])
+        integers = np.array([names[place] for place in numbers], np.int64)
+        return cls(
+            len(names), (np.array(texts, np.int64), IdColumn(column)), (np.array(numbers, np.int64), IdColumn(integers))
+        )
+
+    def __len__(self) -> int:
+        return self.count
 
 
 def _of_arrow(ids: Any) -> IdColumn:
@@ -245,10 +297,7 @@ def _of_names(ids: Any) -> IdColumn:
         raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
 
 
-def _storable(name: Id) -> bool:
-    """Whether a column can hold the id at all."""
-    if isinstance(name, int):
-        return -(2**63) <= name < 2**63
+def _is_unicode(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:

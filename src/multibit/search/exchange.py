@@ -14,6 +14,7 @@ import scipy.io
 from multibit.codes import CodedItems, Codes
 from multibit.errors import DataError, MissingExtraError
 from multibit.files import replacing
+from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
@@ -80,8 +81,6 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
         raise error.within(source) from None
 
 
-ID, CODE = "id", "code"  # columns of a Parquet file, next to those of the metadata
-FACTS = b"multibit"  # key of the model, the modality and the kinds in a Parquet file
 ROWS = 100_000  # of a row group
 
 
@@ -108,8 +107,6 @@ def export_index(index: Index, path: Path | str, bits: int | None = None) -> Non
             raise DataError(f"a field is named {name!r}, as a column of the file.", field=name, hint="Rename it.")
     length = codes.check_length(bits)
     table = index.payloads.to_table()
-    values = index.ids.values
-    ids = values if isinstance(values, pyarrow.LargeStringArray) else pyarrow.array(np.asarray(values, np.int64))
     packed = np.ascontiguousarray(codes.prefix(length).to_bytes()).reshape(len(codes), -1)
     column = pyarrow.FixedSizeBinaryArray.from_buffers(
         pyarrow.binary(packed.shape[1]), len(packed), [None, pyarrow.py_buffer(packed)]
@@ -118,7 +115,7 @@ def export_index(index: Index, path: Path | str, bits: int | None = None) -> Non
         "bits": length, "views": codes.views, "model": index.model, "modality": index.modality,
         "engine": index.engine_name, "fields": index.fields,
     }  # fmt: skip
-    columns = {ID: ids, **dict(zip(table.column_names, table.columns, strict=True)), CODE: column}
+    columns = {ID: index.ids.to_arrow(), **dict(zip(table.column_names, table.columns, strict=True)), CODE: column}
     whole = pyarrow.table(columns).replace_schema_metadata({FACTS: json.dumps(facts)})
     with replacing(target) as temporary:
         pyarrow.parquet.write_table(whole, temporary, row_group_size=ROWS)
@@ -158,12 +155,8 @@ def import_index(path: Path | str, bits: int | None = None) -> Index:
 def _packed_column(table: Any, views: int, bits: int | None) -> Codes:
     if CODE not in table.column_names:
         raise DataError(f"no column {CODE!r}; found {', '.join(table.column_names)}.", field=CODE)
-    values = table.column(CODE).to_pylist()
-    sizes = {None if value is None else len(value) for value in values if isinstance(value, bytes | None)}
-    if len(sizes) != 1 or None in sizes or not isinstance(values[0], bytes):
-        raise DataError("need packed codes of one size, without nulls.", field=CODE)
-    packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-    return Codes.from_bytes(packed if views == 1 else packed.reshape(len(values), views, -1), bits)
+    chunks = table.column(CODE).combine_chunks()
+    return unpacked(chunks if isinstance(chunks, pyarrow.Array) else pyarrow.concat_arrays(chunks.chunks), views, bits)
 
 
 def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: int | None = None) -> None:

@@ -5,131 +5,24 @@ from __future__ import annotations
 import contextlib
 import glob
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from multibit.arrays import Rows
 from multibit.codes import Codes
-from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
-from multibit.errors import ConfigError, DataError, MismatchError, require_known
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known
 from multibit.files import only_writer
-from multibit.search import storage
+from multibit.search import changes, searching, storage
+from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
 from multibit.search.engines import ENGINES, Engine
-from multibit.search.filters import Filter, Mask, Where, read_typed
-from multibit.search.metadata import Metadata, merge_kinds
-from multibit.search.segments import Chosen, Part, Segment, Version, merge_found
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One result of a search.
-
-    Attributes:
-        rank: from 1. id: of the item.
-        distance: number of differing bits; None for a relaxed query.
-        bits: code length of the search. payload: metadata of the item, without null values.
-        score: inner product with a relaxed query, larger is nearer; None for a binary query.
-    """
-
-    rank: int
-    id: Id
-    distance: int | None
-    bits: int
-    payload: Mapping[str, Any]
-    score: float | None = None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SearchResult:
-    """Results of Q queries, best first, ties by age: the item that was added (or last replaced) first comes first.
-
-    Attributes:
-        bits: code length of the search.
-    """
-
-    bits: int
-    _found: Neighbours | ScoredRows  # rows with the removed ones counted
-    _version: Version
-    _fields: Sequence[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __repr__(self) -> str:
-        return f"SearchResult({len(self)} queries, {int(self.counts.sum())} hits at {self.bits} bits)"
-
-    @property
-    def rows(self) -> Rows:
-        """(Q, k) int64 rows of the index as it was searched, -1 past `counts`."""
-        return self._version.ordinals(self._found.rows)
-
-    @property
-    def counts(self) -> Rows:
-        """(Q,) int64, number of hits of each query."""
-        return self._found.counts
-
-    @property
-    def distances(self) -> NDArray[np.uint16]:
-        """(Q, k) uint16 Hamming distances.
-
-        Raises:
-            DataError: the queries were relaxed.
-        """
-        if isinstance(self._found, ScoredRows):
-            raise DataError("relaxed queries have no Hamming distances.", hint="Read the scores instead.")
-        return self._found.distances
-
-    @property
-    def scores(self) -> NDArray[np.float64]:
-        """(Q, k) float64 inner products with the relaxed queries.
-
-        Raises:
-            DataError: the queries were binary.
-        """
-        if isinstance(self._found, Neighbours):
-            raise DataError("binary queries have no scores.", hint="Read the distances instead.")
-        return self._found.scores
-
-    @property
-    def ids(self) -> list[list[Id]]:
-        """Ids of the hits, one list per query."""
-        rows = self._found.rows
-        ends = np.cumsum(self.counts).tolist()
-        names = self._ids(rows[np.arange(rows.shape[1]) < self.counts[:, None]])
-        return [names[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-
-    def hits(self, query: int = 0) -> list[Hit]:
-        """The hits of one query with their metadata; reads only these items."""
-        rows = self._found.rows[query, : self.counts[query]]
-        distances: list[int | None] = [None] * len(rows)
-        scores: list[float | None] = [None] * len(rows)
-        if isinstance(self._found, ScoredRows):
-            scores = self._found.scores[query, : len(rows)].tolist()
-        else:
-            distances = self._found.distances[query, : len(rows)].tolist()
-        payloads: list[dict[str, Any]] = [{}] * len(rows)
-        for part, places, inner in self._version.by_part(rows):
-            for place, payload in zip(places.tolist(), part.segment.metadata.rows(inner, self._fields), strict=True):
-                payloads[place] = payload
-        return [
-            Hit(rank, name, distance, self.bits, payload, score)
-            for rank, (name, distance, payload, score) in enumerate(
-                zip(self._ids(rows), distances, payloads, scores, strict=True), start=1
-            )
-        ]
-
-    def _ids(self, rows: Rows) -> list[Id]:
-        names: list[Id] = [""] * len(rows)
-        for part, places, inner in self._version.by_part(rows):
-            for place, name in zip(places.tolist(), part.segment.ids.listed(inner), strict=True):
-                names[place] = name
-        return names
+from multibit.search.filters import Where, read_typed
+from multibit.search.metadata import Metadata
+from multibit.search.results import SearchResult
+from multibit.search.segments import Lost, Version
 
 
 class Index:
@@ -228,23 +121,13 @@ class Index:
                 value that is not JSON, a date or a time, or one of another kind than its field has.
             ConfigError: several views, which the engine cannot search.
         """
-        column = IdColumn.of(self._numbered(len(codes)) if ids is None else ids)
-        added = self._check(column, codes, payloads)
-        for part in self._version.parts:
-            known = np.flatnonzero(part.find(column) >= 0)
-            if len(known):
-                raise DataError(f"{column[int(known[0])]!r} is already in the index.", field="ids")
-        self._append(self._version.parts, added)
+        self._require_changeable(codes)
+        self._version = changes.added(self._version, ids, codes, payloads)
 
     def upsert(self, ids: Any, codes: Codes, payloads: Any = None) -> None:
         """Append items; those with an id that is already there are replaced and are the last now. Raises as `add`."""
-        column = IdColumn.of(ids)
-        added = self._check(column, codes, payloads)
-        parts = []
-        for part in self._version.parts:
-            rows = part.find(column)
-            parts.append(part.without(rows[rows >= 0]))
-        self._append(parts, added)
+        self._require_changeable(codes)
+        self._version = changes.upserted(self._version, ids, codes, payloads)
 
     def remove(self, ids: Any) -> None:
         """Remove items; the ids and the order of the others do not change.
@@ -252,11 +135,12 @@ class Index:
         Raises:
             DataError: an id is unknown; then nothing is removed.
         """
-        parts = [part.without(rows) for part, rows in zip(self._version.parts, self._rows_of(ids), strict=True)]
-        self._version = Version(tuple(parts), self._version.kinds).settled()
+        self._require_changeable()
+        self._version = changes.removed(self._version, ids)
 
     def compact(self) -> None:
         """Join all segments and drop what was removed; answers do not change."""
+        self._require_changeable()
         self._version = self._version.compacted()
 
     def snapshot(self) -> Index:
@@ -282,7 +166,8 @@ class Index:
         called = names or [f"part {number}" for number in range(1, len(parts) + 1)]
         known = next((part for part in parts if part.modality), parts[0])
         merged = cls(parts[0].model, parts[0].engine_name, known.modality)
-        for number, (name, part) in enumerate(zip(called, parts, strict=True)):
+        for name, part in zip(called, parts, strict=True):
+            part._require_changeable()
             if part.model != merged.model:
                 models = part.model or "unknown", merged.model or "unknown"
                 problem = f"holds codes of model {models[0]}, but {called[0]} of model {models[1]}."
@@ -291,27 +176,8 @@ class Index:
                 first = called[parts.index(known)]
                 problem = f"is an index of {part.modality}s, but {first} of {merged.modality}s."
                 raise MismatchError(problem, field=name)
-            try:
-                merged._join(part, parts[:number], called)
-            except DataError as error:
-                raise DataError(error.problem, field=name) from None
-        merged._version = merged._version.settled()
+        merged._version = changes.joined([part._version for part in parts], called)
         return merged
-
-    def _join(self, other: Index, before: Sequence[Index], called: Sequence[str]) -> None:
-        first, theirs = self._first, other._first
-        if first is not None and theirs is not None:
-            self._require_same_codes(theirs)
-            names = other.ids
-            for number, index in enumerate(before):
-                for part in index._version.parts:
-                    known = np.flatnonzero(part.find(names) >= 0)
-                    if len(known):
-                        shared = f"{names[int(known[0])]!r} is in both"
-                        raise DataError(f"the ids do not fit those of {called[number]}: {shared}.")
-            self._require_same_ids(names)
-        kinds = merge_kinds(self._version.kinds, other._version.kinds)
-        self._version = Version((*self._version.parts, *other._version.parts), kinds)
 
     # Searching
 
@@ -348,25 +214,57 @@ class Index:
         """
         if model is not None:
             self.require_model(model)
-        check_k(k)
-        if max_distance is not None:
-            check_radius(max_distance, "max_distance")
-        version, first = self._version, self._first
-        length = (codes if first is None else first).check_length(bits)
-        self._require_fields(fields)
-        if first is None:
-            return SearchResult(length, Neighbours.allocate(len(codes), k, codes.take([])), version)
-        codes.check_length(length)
-        self._require_views(codes, first)
-        chosen = self._chosen(among, where)
-        if (among is not None or where is not None) and not ENGINES[self.engine_name].capabilities.filters:
-            problem = f"the {self.engine_name} engine cannot search with filters."
-            raise ConfigError(problem, option="engine", hint="Use the exact engine.")
-        found = [
-            part.search(self.engine_name, codes, k, length, some, max_distance=max_distance, threads=threads)
-            for part, some in zip(version.parts, chosen, strict=True)
-        ]
-        return SearchResult(length, merge_found(found, version.starts, k), version, fields)
+        return searching.search(
+            self._version, self.engine_name, codes, k, bits,
+            max_distance=max_distance, among=among, where=where, fields=fields, threads=threads,
+        )  # fmt: skip
+
+    def search_batches(
+        self,
+        queries: Codes | Iterable[Queries],
+        k: int = 10,
+        bits: int | None = None,
+        *,
+        max_distance: int | None = None,
+        where: Where | None = None,
+        fields: Sequence[str] | None = None,
+        threads: int | None = None,
+    ) -> Iterator[SearchResult]:
+        """Search any number of queries in blocks of bounded memory, all in the index as it is now.
+
+        `write_hits` writes the answers to Parquet.
+
+        Args:
+            queries: codes, or blocks of codes with their ids, as `QueryFile.blocks` reads them.
+            k, bits, max_distance, where, fields, threads: as in `search`.
+
+        Yields:
+            The answers, in the order of the queries.
+
+        Raises:
+            DataError, ConfigError: as `search`.
+
+        Example:
+            >>> index, codes = Index(), Codes.from_bits([[1, 1], [1, 0], [0, 0]])
+            >>> index.add(["a", "b", "c"], codes)
+            >>> [result.ids for result in index.search_batches(codes, k=1)]
+            [[['a'], ['b'], ['c']]]
+        """
+        version, engine = self._version, self.engine_name
+        for block in in_blocks(queries, block_size(k, len(version))):
+            result = searching.search(
+                version, engine, block.codes, k, bits,
+                max_distance=max_distance, among=None, where=where, fields=fields, threads=threads,
+            )  # fmt: skip
+            yield replace(result, queries=block.ids)
+
+    def codes_of(self, ids: Any) -> Codes:
+        """The codes of some items, in the order given; an id may be given several times.
+
+        Raises:
+            DataError: an id is unknown, or the index is empty.
+        """
+        return changes.codes_of(self._version, ids)
 
     def search_relaxed(
         self,
@@ -390,19 +288,10 @@ class Index:
         Raises:
             DataError: as `nearest_relaxed`, an unknown id, field or filter, or an empty index.
         """
-        codes, version = self.codes, self._version
-        if codes is None:
-            raise DataError("the index is empty, so it cannot be searched.")
-        self._require_fields(fields)
-        allowed = None
-        if among is not None or where is not None:
-            masks = [_as_mask(part, some) for part, some in zip(version.parts, self._chosen(among, where), strict=True)]
-            allowed = np.concatenate(masks)
-        found = nearest_relaxed(values, codes, k, bits, candidates=candidates, allowed=allowed, threads=threads)
-        if len(version.removed):
-            every = np.delete(np.arange(version.starts[-1]), version.removed)
-            found = ScoredRows(np.where(found.rows < 0, -1, every[found.rows]), found.scores, found.counts)
-        return SearchResult(codes.check_length(bits), found, version, fields)
+        return searching.search_relaxed(
+            self._version, values, k, bits,
+            candidates=candidates, among=among, where=where, fields=fields, threads=threads,
+        )  # fmt: skip
 
     def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
         """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
@@ -425,35 +314,53 @@ class Index:
     def save(self, path: Path | str) -> None:
         """Write to a folder, atomically: readers see the old index or the new one.
 
+        An index that was opened partially is written without what is lost, to another path.
+
         Raises:
-            DataError: the index is empty. BusyError: another process is writing this index.
+            DataError: the index is empty. BusyError: another process is writing this index. FormatError: the index
+                there has segments that could not be read.
         """
+        if self.path is not None and Path(path).resolve() == self.path.resolve():
+            self._require_changeable()
         with _writing(Path(path)):
             storage.write(Path(path), self._version, self._facts)
 
     @classmethod
-    def open(cls, path: Path | str) -> Index:
+    def open(cls, path: Path | str, *, partial: bool = False) -> Index:
         """Map an index on disk: pages are read when used. `writer` changes it, `refresh` reads the newest version.
 
+        Args:
+            path: a folder, or a single file of an earlier version.
+            partial: search without segments that are missing or truncated, see `lost`; such an index cannot be changed.
+
         Raises:
-            FormatError: truncated, newer, or another kind of file; names the file.
+            FormatError: missing, truncated, newer, or another kind of file; names the file.
         """
-        return cls.load(path, verify=False)
+        return cls.load(path, verify=False, partial=partial)
 
     @classmethod
-    def load(cls, path: Path | str, *, verify: bool = True) -> Index:
+    def load(cls, path: Path | str, *, verify: bool = True, partial: bool = False) -> Index:
         """Open an index after comparing its checksums; changes in memory never reach the disk.
 
         Args:
-            path: a folder, or a single file of an earlier version. verify: read every byte once.
+            path, partial: as in `open`. verify: read every byte once; a corrupt file is an error, or lost.
 
         Raises:
             FormatError: corrupt or truncated, newer, or another kind of file; names the file.
         """
-        stored = storage.read(Path(path), verify=verify)
+        stored = storage.read(Path(path), verify=verify, partial=partial)
+        return cls._of(stored, Path(path))
+
+    @classmethod
+    def _of(cls, stored: storage.Stored, path: Path) -> Index:
         index = cls(stored.facts["model"], stored.facts["engine"], stored.facts["modality"])
-        index.path, index._version, index._generation = Path(path), stored.version, stored.generation
+        index.path, index._version, index._generation = path, stored.version, stored.generation
         return index
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Segments that could not be read; empty unless it was opened with `partial`."""
+        return self._version.lost
 
     def refresh(self) -> bool:
         """Read the newest version from the disk; changes in memory are lost.
@@ -467,7 +374,7 @@ class Index:
         path = self._opened()
         if self._generation and self._generation == storage.generation_of(path):
             return False
-        stored = storage.read(path, verify=False, known=self._version)
+        stored = storage.read(path, verify=False, partial=bool(self.lost), known=self._version)
         self.model, self.modality = stored.facts["model"], stored.facts["modality"]
         self._version, self._generation = stored.version, stored.generation
         return True
@@ -493,8 +400,11 @@ class Index:
             [['a', 'b']]
         """
         path = self._opened()
-        with Index.editing(path) as index:
+        with _writing(path) as unchanged:
+            index = Index._of(storage.read(path, verify=False, known=self._version), path)
             yield index
+            unchanged()
+            storage.write(path, index._version, index._facts)
         self.refresh()
 
     @classmethod
@@ -510,9 +420,10 @@ class Index:
         target = Path(path)
         if not target.exists():
             cls.open(target)  # raises FormatError
-        with _writing(target):
+        with _writing(target) as unchanged:
             index = cls.open(target)
             yield index
+            unchanged()
             storage.write(target, index._version, index._facts)
 
     def _opened(self) -> Path:
@@ -531,97 +442,28 @@ class Index:
         """Codes that have the length and the views of the index; None while empty."""
         return self._version.parts[0].segment.codes if self._version.parts else None
 
-    def _check(self, ids: IdColumn, codes: Codes, payloads: Any) -> tuple[Segment, dict[str, str]]:
-        """Refuse items that do not fit, before anything is changed; the new segment and all kinds of fields."""
-        given = len(ids) if payloads is None or isinstance(payloads, str | Path) else len(payloads)
-        if not len(ids) == len(codes) == given:
-            raise DataError(f"{len(ids)} ids, {len(codes)} codes, {given} payloads: the counts must be equal.")
-        self._require_same_codes(codes)
-        self._require_views(codes)
-        self._require_same_ids(ids)
-        kinds = self._version.kinds
-        metadata = Metadata.of(payloads, ids, kinds)
-        if len(metadata) != len(ids):
-            problem = f"{len(ids)} ids, {len(codes)} codes, {len(metadata)} payloads: the counts must be equal."
-            raise DataError(problem)
-        return Segment(codes, ids, metadata), merge_kinds(kinds, metadata.kinds)
-
-    def _require_same_codes(self, codes: Codes) -> None:
-        first = self._first
-        if first is not None and codes.bits != first.bits:
-            raise DataError(f"have {codes.bits} bits, the index has {first.bits}.", field="codes")
-        if first is not None and codes.views != first.views:
-            raise DataError(f"{codes.views} per item, the index has {first.views}.", field="codes")
-
-    def _require_same_ids(self, ids: IdColumn) -> None:
-        """Refuse strings next to integers."""
-        if self._version.parts and len(ids):
-            kind = self._version.parts[0].segment.ids.kind
-            if (kind == "string") != (ids.kind == "string"):
-                raise DataError(f"new ids of kind {ids.kind} cannot be added to ids of kind {kind}.", field="ids")
-
-    def _require_fields(self, fields: Sequence[str] | None) -> None:
-        """Refuse a field that no item has."""
-        for name in fields or ():
-            require_known("field", name, self._version.kinds, option="fields")
-
-    def _require_views(self, *codes: Codes) -> None:
-        """Refuse items with several codes where the engine cannot search them."""
-        most = max(each.views for each in codes)
-        if most > 1 and not ENGINES[self.engine_name].capabilities.views:
-            problem = f"the {self.engine_name} engine cannot search items with {most} codes each."
-            raise ConfigError(problem, option="engine", hint="Use the exact engine.")
-
-    def _append(self, parts: Sequence[Part], added: tuple[Segment, dict[str, str]]) -> None:
-        segment, kinds = added
-        more = (Part(segment),) if len(segment) else ()
-        self._version = Version((*parts, *more), kinds).settled()
-
-    def _numbered(self, count: int) -> range:
-        """The ids that continue the numbering."""
-        columns = [
-            part.segment.ids if part.alive is None else part.segment.ids.take(part.rows) for part in self._version.parts
-        ]
-        first = max((column.next for column in columns), default=0)
-        return range(first, first + count)
-
-    def _rows_of(self, ids: Any) -> list[Rows]:
-        """Rows of some ids, of each part.
-
-        Raises:
-            DataError: an id is unknown.
-        """
-        if isinstance(ids, str):
-            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
-        found = [part.find(ids) for part in self._version.parts]
-        best = np.max([np.full(len(ids), -1), *found], axis=0)
-        if best.min(initial=0) < 0:
-            raise DataError(f"{ids[int(best.argmin())]!r} is not in the index of {len(self):,} items.", field="ids")
-        return [rows[rows >= 0] for rows in found]
-
-    def _chosen(self, among: Sequence[Id] | None, where: Where | None) -> list[Chosen | None]:
-        """The rows of each part that may be found."""
-        version = self._version
-        condition = None if where is None else Filter.parse(where, version.kinds)
-        rows: Sequence[Rows | None] = [None] * len(version.parts) if among is None else self._rows_of(among)
-        return [part.choose(condition, version.kinds, some) for part, some in zip(version.parts, rows, strict=True)]
+    def _require_changeable(self, *codes: Codes) -> None:
+        """Refuse to change an index of which only a part was read, and codes that its engine cannot search."""
+        for lost in self._version.lost:
+            problem = f"cannot be read ({lost.problem}), so the index can be searched, but not changed."
+            raise FormatError(problem, file=lost.file, hint="Restore a copy of the file.")
+        searching.require_views(self.engine_name, *codes)
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Be the only writer of an index, and remove what interrupted writers left in it and next to it."""
+def _writing(path: Path) -> Iterator[Callable[[], None]]:
+    """Be the only writer of an index, and remove what interrupted writers left in it and next to it.
+
+    Yields:
+        A function that raises FormatError if the index was moved, removed or replaced by another one meanwhile.
+    """
     with only_writer(path, ("*",)):
         for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
-        yield
+        before = path.stat().st_ino if path.exists() else None
 
+        def unchanged() -> None:
+            if not path.exists() or path.stat().st_ino != before:
+                raise FormatError("was moved or removed meanwhile, so the change is not written.", file=path)
 
-def _as_mask(part: Part, chosen: Chosen | None) -> Mask:
-    """(live rows,) bool of the chosen rows."""
-    mask = np.ones(len(part.segment), bool)
-    if chosen is not None and chosen.rows is not None:
-        mask[:] = False
-        mask[chosen.rows] = True
-    elif chosen is not None and chosen.mask is not None:
-        mask = chosen.mask
-    return mask if part.alive is None else mask[part.alive]
+        yield unchanged

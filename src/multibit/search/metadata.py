@@ -106,6 +106,13 @@ class Metadata:
                         item[name] = json.loads(value) if is_json else value
         return out
 
+    def only(self, names: Sequence[str]) -> Metadata:
+        """The metadata with some of the fields only."""
+        kept = [name for name in names if name in self.columns]
+        return Metadata(
+            self.count, {name: self.columns[name] for name in kept}, {name: self.kinds[name] for name in kept}
+        )
+
     def take(self, rows: Rows) -> Metadata:
         """The metadata of some items, in the order given."""
         chosen = pyarrow.array(rows)
@@ -120,7 +127,7 @@ class Metadata:
         columns = {}
         for name, kind in kinds.items():
             pieces = [part.columns.get(name) for part in parts]
-            whole = [_nulls(len(part), kind) if piece is None else _simple(piece, kind)
+            whole = [plain_nulls(len(part), kind) if piece is None else _simple(piece, kind)
                      for piece, part in zip(pieces, parts, strict=True)]  # fmt: skip
             joined = pyarrow.concat_arrays(whole)
             columns[name] = encode_lists(joined) if kind == "list" else joined
@@ -234,7 +241,8 @@ def _simple(column: Any, kind: str) -> Any:
     return pyarrow.LargeListArray.from_arrays(column.offsets, values.dictionary_decode(), mask=nulls)
 
 
-def _nulls(count: int, kind: str) -> Any:
+def plain_nulls(count: int, kind: str) -> Any:
+    """A column of nulls as other tools read it: lists are lists of strings."""
     return pyarrow.nulls(count, pyarrow.large_list(pyarrow.large_string()) if kind == "list" else TYPES[kind])
 
 

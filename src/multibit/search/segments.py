@@ -14,17 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
 
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, nearest
-from multibit.search.columns import Id, IdColumn
+from multibit.search.columns import Id, IdColumn, Wanted
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import Filter, Mask
-from multibit.search.metadata import Kinds, Metadata
+from multibit.search.metadata import Kinds, Metadata, plain_nulls
 
 FEW = 0.01  # share of the rows below which only the rows that pass a filter are compared
 REMOVED = 0.25  # share of removed rows above which a segment is written again
@@ -58,13 +59,16 @@ class Segment:
 
     Attributes:
         codes: N codes. ids, metadata: of the N items. file: where it is stored, None in memory.
+        engines: over all rows, by name: those that were stored, and those that were needed.
+        engine_file: where an engine is stored, None where there is none.
     """
 
     codes: Codes
     ids: IdColumn
     metadata: Metadata
     file: Path | None = None
-    _engines: dict[str, Engine] = field(default_factory=dict, repr=False)
+    engines: dict[str, Engine] = field(default_factory=dict, repr=False)
+    engine_file: Path | None = None
     _filters: OrderedDict[str, Chosen] = field(default_factory=OrderedDict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -72,10 +76,10 @@ class Segment:
         return len(self.codes)
 
     def engine(self, name: str) -> Engine:
-        """The engine over all rows, built when first needed."""
-        if name not in self._engines:
-            self._engines[name] = ENGINES[name](self.codes)
-        return self._engines[name]
+        """The engine over all rows, built when first needed where it is not stored."""
+        if name not in self.engines:
+            self.engines[name] = ENGINES[name](self.codes)
+        return self.engines[name]
 
     def passing(self, condition: Filter, kinds: Kinds) -> Chosen:
         """The rows that a filter passes; the latest filters are kept, in at most the memory of the codes."""
@@ -121,7 +125,7 @@ class Part:
         """(N,) bool, the rows that are not removed; None for all."""
         return None if self.removed is None else ~self.removed
 
-    def find(self, ids: IdColumn | Sequence[Id]) -> Rows:
+    def find(self, ids: IdColumn | Wanted | Sequence[Id]) -> Rows:
         """(n,) row of each of n ids, -1 where it is unknown or removed."""
         rows = self.segment.ids.find(ids)
         if self.removed is not None:
@@ -202,16 +206,30 @@ class Part:
         return searcher.search(queries, k, bits, allowed=allowed, max_distance=max_distance, threads=threads)
 
 
+class Lost(NamedTuple):
+    """A segment that cannot be read.
+
+    Attributes:
+        file: that is missing or corrupt. items: of the segment, those removed included. problem: what is wrong.
+    """
+
+    file: Path
+    items: int
+    problem: str
+
+
 @dataclass(frozen=True, eq=False)
 class Version:
     """The content of an index at one moment: immutable, so that readers keep it while a writer goes on.
 
     Attributes:
         parts: segments, each with a row that is not removed. kinds: field -> kind, see `metadata`.
+        lost: segments that could not be read, where the others are enough.
     """
 
     parts: tuple[Part, ...] = ()
     kinds: Kinds = field(default_factory=dict)
+    lost: tuple[Lost, ...] = ()
 
     def __len__(self) -> int:
         return sum(part.live for part in self.parts)
@@ -241,6 +259,17 @@ class Version:
             out.append((self.parts[number], places, rows[places] - self.starts[number]))
         return out
 
+    def metadata_of(self, rows: Rows, names: Sequence[str]) -> dict[str, Any]:
+        """Some fields of some rows: name -> Arrow array, as other tools read it."""
+        parts = self.by_part(rows)
+        taken = [part.segment.metadata.only(names).take(inner) for part, _, inner in parts]
+        found = Metadata.concatenate(taken or [Metadata(0)]).to_table()
+        back = pyarrow.array(in_order(parts))
+        return {
+            name: found[name].take(back) if name in found.column_names else plain_nulls(len(rows), self.kinds[name])
+            for name in names
+        }
+
     @cached_property
     def codes(self) -> Codes | None:
         """All codes, None while there are none."""
@@ -252,11 +281,9 @@ class Version:
     @cached_property
     def ids(self) -> IdColumn:
         """All ids."""
-        column = IdColumn(range(0))
-        for part in self.parts:
-            ids = part.segment.ids
-            column = column.append(ids if part.alive is None else ids.take(part.rows))
-        return column
+        return IdColumn.concatenate([
+            part.segment.ids if part.alive is None else part.segment.ids.take(part.rows) for part in self.parts
+        ])  # fmt: skip
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -291,16 +318,21 @@ class Version:
         return Version((Part(merged(self.parts)),), self.kinds) if self.parts else self
 
 
+def in_order(parts: Sequence[tuple[Part, Rows, Rows]]) -> Rows:
+    """What puts values that were read part by part, see `Version.by_part`, back into the order of the rows."""
+    return np.argsort(np.concatenate([np.zeros(0, np.int64), *(places for _, places, _ in parts)]))
+
+
 def merged(parts: Sequence[Part]) -> Segment:
     """One segment of several parts, in order, without the removed rows."""
     written = [part.written() for part in parts]
     if len(written) == 1:
         return written[0]
-    ids = written[0].ids
-    for each in written[1:]:
-        ids = ids.append(each.ids)
-    metadata = Metadata.concatenate([each.metadata for each in written])
-    return Segment(Codes.concatenate([each.codes for each in written]), ids, metadata)
+    return Segment(
+        Codes.concatenate([each.codes for each in written]),
+        IdColumn.concatenate([each.ids for each in written]),
+        Metadata.concatenate([each.metadata for each in written]),
+    )
 
 
 def merge_found(found: Sequence[Neighbours], starts: Rows, k: int) -> Neighbours:

@@ -1,15 +1,17 @@
 """An index on disk: a folder of immutable segment files and one small manifest, which is replaced in one step.
 
-`manifest.json` lists the segment files in order, and for each the file of its removed rows (a bitmap). A change writes
-new files under new names, then the manifest, then removes the files that are not listed any more. So a writer that is
-killed leaves the old version or the new one; a reader that has opened (mapped) a version keeps it; and a reader that
-meets a file removed between the manifest and the file starts again from the new manifest. Indices of earlier versions
-are single files: they are read as they are, and exchanged for a folder by the first change.
+`manifest.json` lists the segment files in order, and for each the file of its removed rows (a bitmap) and of its stored
+engine (the pruned lists). A change writes new files under new names and flushes them together with the new manifest,
+renames the manifest, then removes the files that are not listed any more. So a writer that is killed leaves the old
+version or the new one; a reader that has opened (mapped) a version keeps it; and a reader that meets a file removed
+between the manifest and the file starts again from the new manifest. Indices of earlier versions are single files: they
+are read as they are, and exchanged for a folder by the first change.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import secrets
@@ -18,21 +20,32 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xxhash
 
 from multibit.codes import Codes
 from multibit.errors import DataError, FormatError
-from multibit.files import read_arrays, read_json, replacing, require_file, require_writable, write_arrays, write_json
+from multibit.files import (
+    flush,
+    json_text,
+    put_arrays,
+    read_arrays,
+    read_json,
+    replacing,
+    require_file,
+    require_writable,
+)
 from multibit.search.columns import IdColumn, text_column
+from multibit.search.engines import ENGINES, Engine, StoredEngine
 from multibit.search.metadata import Metadata
-from multibit.search.segments import Part, Segment, Version
+from multibit.search.segments import Lost, Part, Segment, Version
 
 KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
-SEGMENT, REMOVED, PART_VERSION = "index segment", "removed rows", 1
-MANIFEST, ENDING = "manifest.json", ".mbs"
+SEGMENT, REMOVED, ENGINE, PART_VERSION = "index segment", "removed rows", "search engine", 1
+MANIFEST, ENDING, TEMPORARY = "manifest.json", ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
+FILES = ("file", "removed", "engine")  # of an entry of the manifest
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _AGAIN = "Write it again or restore a copy."
 _FIELDS = ("model", "engine", "modality", "bits", "views", "generation", "fields", "segments")
@@ -51,12 +64,13 @@ class Stored:
     generation: int = 0
 
 
-def read(path: Path, *, verify: bool, known: Version | None = None) -> Stored:
+def read(path: Path, *, verify: bool, partial: bool = False, known: Version | None = None) -> Stored:
     """Open an index.
 
     Args:
         path: a folder, or a single file of an earlier version. verify: compare the checksums, which reads every byte.
-        known: an earlier version of it, whose segments are used again.
+        partial: leave out segments that cannot be read, where there are others. known: an earlier version of it, whose
+            segments are used again.
 
     Raises:
         FormatError: missing, corrupt or truncated, newer, or another kind of file; names the file.
@@ -64,7 +78,9 @@ def read(path: Path, *, verify: bool, known: Version | None = None) -> Stored:
     for _ in range(ATTEMPTS):
         before = _state(path)
         try:
-            return _read_folder(path, verify, known) if path.is_dir() else _read_file(path, verify)
+            stored = _read_folder(path, verify, partial, known) if path.is_dir() else _read_file(path, verify)
+            if not stored.version.lost or _state(path) == before:
+                return stored
         except (FormatError, FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if _state(path) == before:
                 raise
@@ -125,8 +141,8 @@ def remove_unlisted(path: Path) -> None:
     if not (path / MANIFEST).exists():
         return
     content = _manifest(path)
-    listed = {name for entry in content["segments"] for name in (entry["file"], entry["removed"])}
-    for file in path.glob(f"*{ENDING}"):
+    listed = {entry.get(key) for entry in content["segments"] for key in FILES}
+    for file in itertools.chain(path.glob(f"*{ENDING}"), path.glob(f"{TEMPORARY}*")):
         if file.name not in listed:
             file.unlink(missing_ok=True)
 
@@ -134,12 +150,22 @@ def remove_unlisted(path: Path) -> None:
 # Folders
 
 
-def _read_folder(path: Path, verify: bool, known: Version | None) -> Stored:
+def _read_folder(path: Path, verify: bool, partial: bool, known: Version | None) -> Stored:
     content = _manifest(path)
     old = {part.segment.file: part.segment for part in (known.parts if known else ())}
-    parts = [_read_part(path, entry, verify, old) for entry in content["segments"]]
+    parts, lost = [], []
+    for entry in content["segments"]:
+        try:
+            parts.append(_read_part(path, entry, content["engine"], verify, old))
+        except FormatError as error:
+            if not partial:
+                raise
+            lost.append(Lost(error.file or path, entry["items"], error.problem))
+            first = error
+    if lost and not parts:
+        raise first
     facts = {name: content[name] for name in ("model", "engine", "modality")}
-    return Stored(Version(tuple(parts), content["fields"]), facts, content["generation"])
+    return Stored(Version(tuple(parts), content["fields"], tuple(lost)), facts, content["generation"])
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -157,58 +183,101 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(inner, sort_keys=True).encode())
 
 
-def _read_part(path: Path, entry: Mapping[str, Any], verify: bool, old: Mapping[Path | None, Segment]) -> Part:
-    file = path / entry["file"]
-    segment = old.get(file)
-    if segment is None:
-        arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, verify=verify)
-        segment = Segment(
-            Codes(arrays["words"], header["bits"], header["views"]),
-            IdColumn.from_arrays(arrays, header),
-            Metadata.from_arrays(arrays, header),
-            file,
-        )
-    if len(segment) != entry["items"]:
-        raise FormatError(f"{len(segment):,} items, the manifest says {entry['items']:,}.", file=file, hint=_AGAIN)
+def _read_part(
+    path: Path, entry: Mapping[str, Any], engine: str, verify: bool, old: Mapping[Path | None, Segment]
+) -> Part:
+    segment = old.get(path / entry["file"]) or _read_segment(path, entry, engine, verify)
     if entry["removed"] is None:
         return Part(segment)
     bitmap = path / entry["removed"]
     packed, _ = read_arrays(bitmap, kind=REMOVED, version=PART_VERSION, verify=True)
-    return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).astype(bool), bitmap)
+    return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).view(bool), bitmap)
+
+
+def _read_segment(path: Path, entry: Mapping[str, Any], engine: str, verify: bool) -> Segment:
+    file = path / entry["file"]
+    arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, verify=verify)
+    codes = Codes(arrays["words"], header["bits"], header["views"])
+    if len(codes) != entry["items"]:
+        raise FormatError(f"{len(codes):,} items, the manifest says {entry['items']:,}.", file=file, hint=_AGAIN)
+    ids, metadata = IdColumn.from_arrays(arrays, header), Metadata.from_arrays(arrays, header)
+    if entry.get("engine") is None:
+        return Segment(codes, ids, metadata, file)
+    stored = path / entry["engine"]
+    arrays, header = read_arrays(stored, kind=ENGINE, version=PART_VERSION, verify=verify)
+    try:
+        engines: dict[str, Engine] = {engine: _stored(engine).from_arrays(codes, arrays, header)}
+    except (DataError, KeyError) as error:
+        problem = f"does not fit the segment ({getattr(error, 'problem', error)})."
+        raise FormatError(problem, file=stored, hint=_AGAIN) from None
+    return Segment(codes, ids, metadata, file, engines, stored)
 
 
 def _write_version(path: Path, version: Version, facts: Mapping[str, str], generation: int) -> None:
-    entries = []
-    for part in version.parts:
-        segment, bitmap = part.segment.file, part.file
-        if segment is None or segment.parent != path or not segment.exists():
-            segment = _write_segment(path, part.segment)
-        if part.removed is not None and (bitmap is None or bitmap.parent != path or not bitmap.exists()):
-            bitmap = path / f"removed-{secrets.token_hex(8)}{ENDING}"
-            write_arrays(bitmap, {"bitmap": np.packbits(part.removed)}, {}, kind=REMOVED, version=PART_VERSION)
-        removed = None if part.removed is None or bitmap is None else bitmap.name
-        entries.append({"file": segment.name, "items": len(part.segment), "removed": removed})
+    new: list[Path] = []
+    entries = [_write_part(path, part, facts["engine"], new) for part in version.parts]
     first = version.parts[0].segment.codes
     content: dict[str, Any] = {
         "version": VERSION,
         **facts, "bits": first.bits, "views": first.views, "generation": generation, "fields": dict(version.kinds),
         "segments": entries,
     }  # fmt: skip
-    write_json(path / MANIFEST, {**content, "xxh3": _checksum(content)}, kind=KIND, version=VERSION)
+    manifest = _new_file(path, "manifest", new)
+    content = {**content, "xxh3": _checksum(content)}
+    manifest.write_text(json_text(content, kind=KIND, version=VERSION), encoding="utf-8")
+    flush(*new)
+    manifest.replace(path / MANIFEST)
+    flush(path)
 
 
-def _write_segment(path: Path, segment: Segment) -> Path:
-    file = path / f"segment-{secrets.token_hex(8)}{ENDING}"
-    id_arrays, id_header = segment.ids.to_arrays()
-    arrays, header = segment.metadata.to_arrays()
-    write_arrays(
-        file,
-        {"words": segment.codes.words, **id_arrays, **arrays},
-        {"count": len(segment), "bits": segment.codes.bits, "views": segment.codes.views, **id_header, **header},
-        kind=SEGMENT,
-        version=PART_VERSION,
-    )
+def _write_part(path: Path, part: Part, engine: str, new: list[Path]) -> dict[str, Any]:
+    """Write the files of a part that are not there yet; its entry in the manifest."""
+    segment, file, bitmap = part.segment, part.segment.file, part.file
+    if file is None or not _is_in(file, path):
+        file = _new_file(path, "segment", new)
+        id_arrays, id_header = segment.ids.to_arrays()
+        arrays, header = segment.metadata.to_arrays()
+        facts = {"count": len(segment), "bits": segment.codes.bits, "views": segment.codes.views}
+        arrays = {"words": segment.codes.words, **id_arrays, **arrays}
+        put_arrays(file, arrays, {**facts, **id_header, **header}, kind=SEGMENT, version=PART_VERSION)
+    if part.removed is not None and (bitmap is None or not _is_in(bitmap, path)):
+        bitmap = _new_file(path, "removed", new)
+        put_arrays(bitmap, {"bitmap": np.packbits(part.removed)}, {}, kind=REMOVED, version=PART_VERSION)
+    entry = {
+        "file": file.name,
+        "items": len(segment),
+        "removed": None if part.removed is None or bitmap is None else bitmap.name,
+    }
+    stored = _write_engine(path, segment, engine, new)
+    return entry if stored is None else {**entry, "engine": stored.name}
+
+
+def _write_engine(path: Path, segment: Segment, engine: str, new: list[Path]) -> Path | None:
+    """The file of the engine of a segment, written if it is not there yet; None for an engine with nothing to store."""
+    if not ENGINES[engine].capabilities.stored:
+        return None
+    if segment.engine_file is not None and _is_in(segment.engine_file, path):
+        return segment.engine_file
+    arrays, header = cast(StoredEngine, segment.engine(engine)).to_arrays()
+    if not arrays:
+        return None
+    file = _new_file(path, engine, new)
+    put_arrays(file, arrays, header, kind=ENGINE, version=PART_VERSION)
     return file
+
+
+def _stored(engine: str) -> type[StoredEngine]:
+    return cast(type[StoredEngine], ENGINES[engine])
+
+
+def _new_file(path: Path, name: str, new: list[Path]) -> Path:
+    """A new name in the folder; a file that no manifest lists is read by nobody, and removed by the next writer."""
+    new.append(path / f"{name}-{secrets.token_hex(8)}{ENDING}")
+    return new[-1]
+
+
+def _is_in(file: Path, path: Path) -> bool:
+    return file.parent == path and file.exists()
 
 
 # Single files of earlier versions

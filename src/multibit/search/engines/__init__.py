@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multibit.search.engines.base import Capabilities, Engine
+from multibit.search.engines.base import Capabilities, Engine, StoredEngine
 from multibit.search.engines.exact import ExactEngine
 from multibit.search.engines.faiss import FaissEngine
 from multibit.search.engines.lists import ListsEngine
@@ -16,4 +16,4 @@ ENGINES: dict[str, type[Engine]] = {
 }
 """Name -> engine; "exact" is the default."""
 
-__all__ = ["ENGINES", "Capabilities", "Engine"]
+__all__ = ["ENGINES", "Capabilities", "Engine", "StoredEngine"]

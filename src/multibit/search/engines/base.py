@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from multibit.codes import Codes
 from multibit.codes.distance import Allowed, Neighbours
+from multibit.files import Arrays
 
 
 @dataclass(frozen=True)
@@ -15,10 +17,12 @@ class Capabilities:
 
     Attributes:
         filters: accepts `allowed`. views: accepts items with several codes each.
+        stored: is slow to build, so it is stored with the codes: it is a `StoredEngine`.
     """
 
     filters: bool = True
     views: bool = False
+    stored: bool = False
 
 
 class Engine(Protocol):
@@ -52,5 +56,22 @@ class Engine(Protocol):
 
         Returns:
             Neighbours with min(k, allowed rows) columns; rows past `counts` are -1.
+        """
+        ...
+
+
+class StoredEngine(Engine, Protocol):
+    """An engine that is written next to the codes, and mapped when they are loaded."""
+
+    def to_arrays(self) -> tuple[Arrays, dict[str, Any]]:
+        """Arrays and header for a file; no arrays where it is quick to build again."""
+        ...
+
+    @classmethod
+    def from_arrays(cls, codes: Codes, arrays: Arrays, header: Mapping[str, Any]) -> StoredEngine:
+        """Inverse of `to_arrays`, for the same codes.
+
+        Raises:
+            DataError: arrays of other shapes or types, or of other codes.
         """
         ...

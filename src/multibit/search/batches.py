@@ -1,0 +1,252 @@
+"""Queries by the hundred thousand: read from Parquet in blocks, searched, and written to Parquet, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from multibit.arrays import Rows
+from multibit.codes import Codes, Modality
+from multibit.errors import DataError
+from multibit.files import replacing, require_regular
+from multibit.progress import track
+
+if TYPE_CHECKING:
+    from multibit.search.results import SearchResult
+
+BLOCK = 8192  # queries of a block
+HITS = 1 << 20  # of a block
+QUERY, RANK, DISTANCE = "query", "rank", "distance"  # columns of hits, together with the id, before the fields
+ID, CODE = "id", "code"  # columns of a Parquet file of codes, as `exchange.export_index` writes them
+FACTS = b"multibit"  # key of what multibit tells about the codes in such a file
+GIVEN = (CODE, "text", "image")  # columns that queries are read from, the first one that a file has
+
+
+class Queries(NamedTuple):
+    """A block of queries.
+
+    Attributes:
+        codes: Q codes. ids: (Q,) of the queries, as an Arrow array of strings or integers.
+    """
+
+    codes: Codes
+    ids: Any
+
+
+@dataclass(frozen=True, eq=False)
+class QueryFile:
+    """A Parquet file of queries.
+
+    A query is a packed code (column `code`), a text (`text`), the path of an image (`image`), or, in a file with none
+    of these, the id of a stored item (`id`). `id` names the queries; without it they are numbered from 0.
+
+    Attributes:
+        path: of the file. given: column of the queries. count: number of queries.
+        facts: of the codes, where multibit wrote them: bits, views, model, modality.
+    """
+
+    path: Path
+    given: str
+    count: int
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: Path | str) -> QueryFile:
+        """Read what the file holds.
+
+        Raises:
+            DataError: unreadable, no column of queries, or ids that are neither strings nor integers.
+        """
+        source = Path(path)
+        require_regular(source)
+        try:
+            with pyarrow.parquet.ParquetFile(source) as file:
+                schema, count = file.schema_arrow, file.metadata.num_rows
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
+        given = next((name for name in (*GIVEN, ID) if name in schema.names), None)
+        if given is None:
+            names = ", ".join(schema.names)
+            raise DataError(f"no column {', '.join(GIVEN)} or {ID}; found {names}.", file=source)
+        if ID in schema.names and not _is_id(schema.field(ID).type):
+            problem = f"must be strings or integers, got Arrow {schema.field(ID).type}."
+            raise DataError(problem, file=source, field=ID)
+        if given in ("text", "image") and not _is_text(schema.field(given).type):
+            raise DataError(f"must be strings, got Arrow {schema.field(given).type}.", file=source, field=given)
+        found = (schema.metadata or {}).get(FACTS)
+        return cls(source, given, count, json.loads(found) if found else {})
+
+    def modality(self, named: Modality | None = None, otherwise: Modality | None = None) -> Modality:
+        """Modality of the queries.
+
+        Args:
+            named: as the user says. otherwise: where neither the user nor the file says; "text" when None.
+
+        Raises:
+            DataError: the file has another one than the user says.
+        """
+        known: dict[str, Modality | None] = {"text": "text", "image": "image", CODE: self.facts.get("modality")}
+        of_file = known.get(self.given)
+        if named and of_file and named != of_file:
+            problem = f"the queries of {self.path} are of modality {of_file}, not {named}."
+            raise DataError(problem, option="kind", hint="Leave it out.")
+        return named or of_file or otherwise or "text"
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Any, Any]]:
+        """Read the queries in blocks; a file without queries is one empty block.
+
+        Args:
+            size: largest number of queries of a block.
+
+        Yields:
+            First row, and the ids and the queries of a block as Arrow arrays.
+
+        Raises:
+            DataError: a null query or id.
+        """
+        with pyarrow.parquet.ParquetFile(self.path) as file:
+            columns = [name for name in dict.fromkeys((ID, self.given)) if name in file.schema_arrow.names]
+            first = 0
+            nothing = [_no_rows(file.schema_arrow, columns)]
+            for batch in file.iter_batches(size, columns=columns) if self.count else nothing:
+                for name in columns:
+                    self._require_filled(batch.column(name), name, first)
+                rows = pyarrow.array(np.arange(first, first + len(batch)))
+                yield first, batch.column(ID) if ID in columns else rows, batch.column(self.given)
+                first += len(batch)
+
+    def _require_filled(self, values: Any, name: str, first: int) -> None:
+        if values.null_count:
+            row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+            raise DataError("null.", file=self.path, row=first + row + 1, field=name)
+
+    def codes(self, values: Any, first: int = 0) -> Codes:
+        """Packed codes of a block as codes."""
+        try:
+            return unpacked(values, self.facts.get("views", 1), self.facts.get("bits"), first)
+        except DataError as error:
+            raise error.within(self.path) from None
+
+
+def unpacked(values: Any, views: int, bits: int | None, first: int = 0) -> Codes:
+    """Codes of an Arrow array of packed codes.
+
+    Args:
+        values: (N,) binary, of one size; the views of an item one after the other. views: of each item.
+        bits: code length; all bits when None. first: row of the first value in its file, for errors.
+
+    Raises:
+        DataError: another type, a null, different sizes, or too many bits.
+    """
+    types = pyarrow.types
+    if not (
+        types.is_binary(values.type) or types.is_large_binary(values.type) or types.is_fixed_size_binary(values.type)
+    ):
+        raise DataError(f"need packed codes (binary), got Arrow {values.type}.", field=CODE)
+    sizes = np.asarray(pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False))
+    size = int(sizes[0]) if len(sizes) else -(-(bits or 8) // 8) * views
+    wrong = np.flatnonzero((sizes != size) | (sizes < 1))
+    if len(wrong):
+        found = "null" if sizes[wrong[0]] < 0 else f"{sizes[wrong[0]]} bytes"
+        problem = f"need packed codes of one size, without nulls, got {found} after {size} bytes."
+        raise DataError(problem, row=first + int(wrong[0]) + 1, field=CODE)
+    whole = pyarrow.concat_arrays([values.cast(pyarrow.binary(size))])
+    packed = np.frombuffer(whole.buffers()[1] or b"", np.uint8)[whole.offset * size :][: len(whole) * size]
+    if size % views:
+        raise DataError(f"{size} bytes are not {views} codes of equal length.", field=CODE)
+    return Codes.from_bytes(
+        packed.reshape((len(whole), size) if views == 1 else (len(whole), views, size // views)), bits
+    )
+
+
+def block_size(k: int, items: int) -> int:
+    """Number of queries of a block: bounded, as is the number of its hits."""
+    return max(1, min(BLOCK, HITS // max(1, min(k, items))))
+
+
+def in_blocks(queries: Codes | Iterable[Queries], size: int) -> Iterator[Queries]:
+    """Blocks of at most some size; codes are numbered from 0."""
+    for block in [Queries(queries, None)] if isinstance(queries, Codes) else queries:
+        for start in range(0, max(1, len(block.codes)), size):
+            rows: Rows = np.arange(start, min(start + size, len(block.codes)))
+            ids = pyarrow.array(rows) if block.ids is None else block.ids.slice(start, size)
+            yield Queries(block.codes.take(rows), ids)
+
+
+def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) -> int:
+    """Write the answers to queries as Parquet: `query`, `rank`, `id`, `distance`, and the fields of the search.
+
+    An error, or a process that ends, leaves a file that was there as it was.
+
+    Args:
+        path: ending in .parquet. results: as from `Index.search_batches`. total: number of queries, for the progress.
+
+    Returns:
+        Number of hits.
+
+    Raises:
+        DataError: another ending, or a field that is named like one of the first columns.
+        OSError: cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from multibit import Index
+        >>> index, codes = Index(), Codes.from_bits([[1, 1], [1, 0]])
+        >>> index.add(["a", "b"], codes)
+        >>> out = Path(tempfile.mkdtemp()) / "hits.parquet"
+        >>> write_hits(out, index.search_batches(codes, k=1), total=2)
+        2
+        >>> pyarrow.parquet.read_table(out).to_pylist()
+        [{'query': 0, 'rank': 1, 'id': 'a', 'distance': 0}, {'query': 1, 'rank': 1, 'id': 'b', 'distance': 0}]
+    """
+    target = Path(path)
+    if target.suffix != ".parquet":
+        raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
+    hits, writer = 0, None
+    with replacing(target) as temporary, track("Searching", total, "queries") as advance:
+        try:
+            for result in results:
+                table = result.to_table()
+                if writer is None:
+                    facts = {"bits": result.bits, "lost": [str(lost.file) for lost in result.lost]}
+                    schema = table.schema.with_metadata({FACTS: json.dumps(facts)})
+                    writer = pyarrow.parquet.ParquetWriter(temporary, schema)
+                writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
+                hits += table.num_rows
+                advance(len(result))
+        finally:
+            if writer is not None:
+                writer.close()
+    return hits
+
+
+def require_free_names(fields: Sequence[str]) -> None:
+    """Refuse fields that are named like a column of every table of hits.
+
+    Raises:
+        DataError: names the first such field.
+    """
+    for name in fields:
+        if name in (QUERY, RANK, ID, DISTANCE):
+            problem = f"a field is named {name!r}, as a column of the hits."
+            raise DataError(problem, option="fields", hint="Choose other `fields`, or rename it.")
+
+
+def _no_rows(schema: Any, columns: list[str]) -> Any:
+    return pyarrow.record_batch([pyarrow.array([], schema.field(name).type) for name in columns], columns)
+
+
+def _is_id(kind: Any) -> bool:
+    return _is_text(kind) or pyarrow.types.is_integer(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))

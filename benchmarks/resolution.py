@@ -17,12 +17,11 @@ import os
 import platform
 import resource
 import statistics
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import scipy
+from common import seconds
 from scipy.stats import kendalltau
 
 from multibit import Codes
@@ -91,9 +90,9 @@ def compare_tau(rng: np.random.Generator, size: Size) -> None:
         ours()[: size.scipy_queries], theirs(), rtol=1e-9
     )  # also compiles, on the first run ever
     np.testing.assert_allclose(ours(), together(), rtol=1e-9)
-    rounds = [(timed(ours), timed(together), timed(theirs)) for _ in range(size.rounds)]
+    rounds = [(seconds(ours), seconds(together), seconds(theirs)) for _ in range(size.rounds)]
     single, threaded, usual = (statistics.median(times) for times in zip(*rounds, strict=True))
-    single, threaded = (1e3 * seconds / size.tau_queries for seconds in (single, threaded))
+    single, threaded = (1e3 * time / size.tau_queries for time in (single, threaded))
     usual = 1e3 * usual / size.scipy_queries
     print(f"tau-b of {size.candidates:,} candidates at 16 and 128 bits, per query; equal values checked")
     print(f"ours, 1 thread                   {single:8.3f} ms   {usual / single:6.1f} x   (aim: at least 20 x)")
@@ -115,7 +114,7 @@ def measure_protocol(rng: np.random.Generator, queries: int, database: int) -> N
         graded = [GradedRelevance.idf(searched.labels)]
         found.append(evaluate(asked, searched, LENGTHS, training_labels=searched.labels[:9_000], graded=graded))
 
-    seconds = timed(measure)
+    took = seconds(measure)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
         f"\n{queries:,} queries x {database:,} items x {len(LENGTHS)} lengths x 2 directions, {COLUMNS} label columns"
@@ -123,7 +122,7 @@ def measure_protocol(rng: np.random.Generator, queries: int, database: int) -> N
     print(f"{len(found[0].metrics)} metrics: {', '.join(map(str, found[0].metrics))}")
     means = ", ".join(f"{found[0].mean(MAP, 'i2t', bits):.3f}" for bits in LENGTHS)
     print(f"mAP {means} above a random order's {found[0].floor('random'):.3f}")
-    print(f"wall time    {seconds:8.1f} s")
+    print(f"wall time    {took:8.1f} s")
     print(f"peak memory  {peak / 2**20:8.2f} GB, of which {before / 2**20:.2f} GB before   (aim: under 4 GB)")
 
 
@@ -142,13 +141,6 @@ def some_codes(rng: np.random.Generator, labels: np.ndarray) -> Codes:
         block = (labels[start : start + CHUNK] - PER_ITEM / COLUMNS) @ mix
         parts.append(Codes.binarize(block + rng.normal(size=block.shape)))
     return Codes.concatenate(parts)
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ from .arrays import mean_of as mean_of
 from .codes import CodedItems as CodedItems
 from .codes import Codes as Codes
 from .codes import hamming_distances as hamming_distances
+from .codes.duplicates import near_duplicates as near_duplicates
 from .config import Config as Config
 from .data import PairedDataset as PairedDataset
 from .data import Split as Split
@@ -48,6 +49,7 @@ from .pipeline import open_features as open_features
 from .relation import RelationTeacher as RelationTeacher
 from .runs import Run as Run
 from .search import Index as Index
+from .search.duplicates import find_duplicates as find_duplicates
 
 __version__: str
 __all__: list[str]

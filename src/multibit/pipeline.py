@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
 from multibit.codes import MODALITIES, Codes, Modality
+from multibit.codes.distance import check_radius
+from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
 from multibit.errors import DataError, MismatchError
@@ -25,7 +27,10 @@ from multibit.hashing.encode import encode_store, part_at
 from multibit.runs import Run, is_run
 from multibit.search import Index
 from multibit.search.batches import BLOCK, Queries, QueryFile
+from multibit.search.columns import IdColumn
+from multibit.search.duplicates import Duplicates
 from multibit.search.exchange import save_mat
+from multibit.search.metadata import Metadata
 
 # Features
 
@@ -243,6 +248,30 @@ def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = No
             hint="Restore the file name.",
         )
     return index
+
+
+# Near-duplicates
+
+
+def duplicates_of_run(
+    run: Run, store: FeatureStore, modality: Modality, radius: int, bits: int | None = None
+) -> Duplicates:
+    """Encode items, and group those whose codes differ in at most `radius` bits, directly or through others; exact.
+
+    Args:
+        run: with the model. store: the items. modality: of the codes. radius: largest distance of two near-duplicates.
+        bits: code length; the longest when None.
+
+    Raises:
+        DataError: a radius that is not whole or negative, or `bits` longer than the codes.
+    """
+    check_radius(radius, "radius")
+    length = run.model.bits if bits is None else bits
+    run.model.layout.serving(length)  # refuses longer codes before the encoding
+    coded = encode_store(run.model, store).at(length)
+    found = near_duplicates(coded.codes(modality), radius, length)
+    ids = IdColumn.of([store.dataset.ids[row] for row in found.rows])
+    return Duplicates(found, ids, Metadata.of([store.dataset.describe(row) for row in found.rows], ids), modality)
 
 
 # Queries

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SHARED = "common"  # what several of them import
 PRINTED = {
+    "duplicates": "peak memory",
     "evaluation": "Aim: 20 x the loop",
     "extraction": "decoding alone",
     "gpu_check": "text: ",
@@ -21,7 +23,7 @@ PRINTED = {
     "startup": "multibit --help",
     "training": "ratio, median of 1",
 }
-NEEDS = {"index": "faiss", "search": "faiss"}
+NEEDS = {"duplicates": "faiss", "index": "faiss", "search": "faiss"}
 
 pytestmark = pytest.mark.slow
 
@@ -34,13 +36,14 @@ def _same_threads():
 
 
 def test_every_benchmark_is_tested():
-    assert {path.stem for path in BENCHMARKS.glob("*.py")} == set(PRINTED)
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == {*PRINTED, SHARED}
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_benchmark_runs_in_its_smoke_size(name, monkeypatch, capsys):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
+    monkeypatch.syspath_prepend(BENCHMARKS)  # as for a script
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # worker processes find its functions by this name

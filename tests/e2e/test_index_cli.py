@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pyarrow
@@ -13,7 +14,9 @@ from PIL import Image
 
 from commands import assert_names, cli, done, refused
 from conftest import plant
-from multibit import Codes, Config, FeatureStore, Index, Run, Split, pipeline
+from multibit import Codes, Config, FeatureStore, Index, Run, Split, near_duplicates, pipeline
+from multibit.codes import duplicates
+from multibit.data.split_files import read_groups
 from multibit.features.recipe import EncoderRecipe
 from multibit.search.engines import ENGINES
 from multibit.search.exchange import export_index
@@ -564,3 +567,97 @@ def test_segments_are_joined_and_answers_stay(run, index, tmp_path):
 def test_a_bad_export_is_refused_and_nothing_is_written(run, tmp_path, source, name, options, named):
     assert_names(refused("export", run.folder / source, "--out", tmp_path / name, *options), *named)
     assert list(tmp_path.iterdir()) == []
+
+
+# Near-duplicates
+
+
+def groups_of(path):
+    table = pyarrow.parquet.read_table(path).to_pydict()
+    return list(zip(table["group"], table["id"], table["distance"], table["text"], strict=True))
+
+
+def expected_groups(run, modality, radius, bits=BITS):
+    found = near_duplicates(Codes.from_bits(signs(run, modality, bits)), radius)
+    rows, groups, distances = found.rows.tolist(), found.groups.tolist(), found.distances.tolist()
+    return [(group, f"Nº {row}", far, f"item {row}") for group, row, far in zip(groups, rows, distances, strict=True)]
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_the_near_duplicates_of_a_run_are_those_of_its_codes(run, tmp_path, modality):
+    for radius, bits in ((0, BITS), (2, BITS), (1, 5)):
+        out = tmp_path / "new" / "groups.parquet"
+        options = ("--radius", radius, "--bits", bits, "--in", modality, "--out", out)
+        printed = done("duplicates", run.folder, *options)
+        groups = expected_groups(run, modality, radius, bits)
+        assert groups_of(out) == groups
+        assert f"{len(groups):,} items" in printed and f"{out.with_suffix('.html')}: open it" in printed
+        assert "Nº" in out.with_suffix(".html").read_text(encoding="utf-8")
+
+
+def test_the_near_duplicates_of_an_index_are_written_next_to_it(run, index):
+    done("index", run.folder, "--out", index, "--remove", "Nº 0")
+    done("duplicates", index / "text.mbx", "--radius", 2)
+    assert files(index) == ["image.mbx", "text-duplicates.html", "text-duplicates.parquet", "text.mbx"]
+    found = near_duplicates(Codes.from_bits(signs(run, "text")[1:]), 2)
+    assert [name for _, name, *_ in groups_of(index / "text-duplicates.parquet")] == [f"Nº {r + 1}" for r in found.rows]
+
+
+def test_by_default_the_near_duplicates_of_a_run_are_written_into_it(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run.folder, copied)
+    done("duplicates", copied, "--radius", 1)
+    assert groups_of(copied / "image-duplicates.parquet") == expected_groups(run, "image", 1)
+    assert (copied / "image-duplicates.html").is_file()
+
+
+def test_without_the_extra_the_groups_are_written_and_the_page_is_not(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    printed = done("duplicates", run.folder, "--radius", 1, "--out", tmp_path / "groups.parquet")
+    assert "multibit[report]" in printed and files(tmp_path) == ["groups.parquet"]
+
+
+def test_an_interrupted_search_for_near_duplicates_leaves_the_earlier_files(run, tmp_path, monkeypatch):
+    out = tmp_path / "groups.parquet"
+    done("duplicates", run.folder, "--radius", 1, "--out", out)
+    before = contents(tmp_path)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for name in ("_join", "_of_groups"):
+        with monkeypatch.context() as patch:
+            patch.setattr(duplicates, name, interrupted)
+            assert cli("duplicates", run.folder, "--radius", 2, "--out", out).code == 130
+        assert contents(tmp_path) == before
+
+
+def test_groups_of_near_duplicates_stay_together_in_a_split(run, tmp_path):
+    done("duplicates", run.folder, "--radius", 1, "--out", tmp_path / "groups.parquet")
+    group = {name: number for number, name, *_ in groups_of(tmp_path / "groups.parquet")}
+    ids = [f"Nº {row}" for row in range(ITEMS)]
+    read = read_groups(tmp_path / "groups.parquet", ids)
+    for a in group:
+        for b in group:
+            assert (read[ids.index(a)] == read[ids.index(b)]) == (group[a] == group[b])
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "named"),
+    [
+        ("run", ["--radius", -1], ["--radius", 0, -1]),
+        ("run", ["--radius", 1, "--bits", 17], ["--bits", 16, 17]),
+        ("run", ["--radius", 1, "--bits", 0], ["--bits", 16, 0]),
+        ("run", ["--radius", 1, "--out", "groups.csv"], ["--out", ".parquet"]),
+        ("run/index/image.mbx", ["--radius", 1, "--in", "text"], ["--in"]),
+        ("run/index/image.mbx", ["--radius", 1, "--out", "run/index/image.mbx"], ["--out", ".parquet"]),
+        ("run/index", ["--radius", 1], ["index", ".mbx"]),
+        ("gone.mbx", ["--radius", 1], ["gone.mbx"]),
+    ],
+)
+def test_a_bad_search_for_near_duplicates_is_refused_and_nothing_is_written(run, tmp_path, source, options, named):
+    path = run.folder / source.removeprefix("run").strip("/") if source.startswith("run") else tmp_path / source
+    options = [tmp_path / part if str(part).startswith(("groups", "run")) else part for part in options]
+    before = files(run.folder)
+    assert_names(refused("duplicates", path, *options), *named)
+    assert files(run.folder) == before and list(tmp_path.iterdir()) == []

@@ -90,6 +90,10 @@ search run gone.png
 search run word --where colour=red
 search run word --where labels=none
 search plain word
+duplicates run --radius -1
+duplicates run --radius 1 --out groups.csv
+duplicates run/index/image.mbx --radius 1 --in text
+duplicates run/index --radius 1
 reproduce ready.npz --table none
 reproduce ready.npz --seeds 1,1
 reproduce ready.npz --set alignment=pairwise

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from numba.core.registry import cpu_target
 
 from multibit.codes import Codes, hamming_distances, kernels
 from multibit.codes.compiling import is_compiled, over_queries
@@ -93,6 +94,20 @@ def test_the_first_search_on_a_machine_compiles_and_the_next_process_uses_the_ca
     (first, before), (second, after) = (answer(run(SEARCH, NUMBA_CACHE_DIR=str(tmp_path / "cache"))) for _ in range(2))
     assert first == second and str(tmp_path / "cache") in first
     assert (before, after) == (False, True)
+
+
+@pytest.mark.slow
+def test_kernels_of_two_processors_are_kept_side_by_side(tmp_path):
+    """In one cache folder, such as a home directory on two machines, each finds its own."""
+    _, name, features = cpu_target.target_context.codegen().magic_tuple()
+    newest = "+avx512" if "+avx512bitalg" in features else "+avx"
+    without = ",".join(f"-{flag[1:]}" if flag.startswith(newest) else flag for flag in features.split(","))
+    search = SEARCH.replace("bits[:3]", "bits[np.arange(6) % 3]").replace(".tolist()", "[:3].tolist()", 2)
+    kept = []
+    for flags in (features, without, features):
+        answer(run(search, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=flags, NUMBA_CACHE_DIR=str(tmp_path)))
+        kept.append({path.name for path in tmp_path.rglob("*kernels.nearest-*.nbc")})
+    assert kept[0] < kept[1] == kept[2]
 
 
 def test_importing_compiles_nothing():

@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "merge": search.merge,
     "export": search.export,
     "search": search.search,
+    "duplicates": search.duplicates,
     "methods": paper.methods,
     "reproduce": paper.reproduce,
     "info": about.info,

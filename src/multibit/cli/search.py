@@ -19,7 +19,7 @@ from multibit.cli.options import (
     require_ending,
     show,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -300,6 +300,58 @@ def _note_lost(lost: Sequence[Lost]) -> None:
     """Say what was not searched."""
     for each in lost:
         echo(f"Note: {each.file} was not searched, {each.items:,} items: {each.problem}", err=True)
+
+
+def duplicates(
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A run folder, or an index (.mbx).")],
+    radius: Annotated[int, typer.Option(help="Largest number of bits in which two near-duplicates differ.")],
+    features: OptionalFeatures = None,
+    bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
+    modality: Annotated[
+        Modality, typer.Option("--in", help="Modality whose codes are compared. An index has only one.")
+    ] = "image",
+    out: Annotated[
+        Path | None, typer.Option(help="The .parquet to write. Default: RUN/image-duplicates.parquet and the like.")
+    ] = None,
+) -> None:
+    """Find groups of near-duplicates by their codes.
+
+    Exact, among all pairs: two items are in one group if their codes differ in at most RADIUS bits, directly or through
+    others. Writes group, id, distance to the first item of the group and metadata, and an HTML page of the largest
+    groups with their images and texts next to it.
+    """
+    from multibit.files import require_writable
+    from multibit.pipeline import duplicates_of_run, open_features
+    from multibit.report.duplicates import duplicates_table, write_duplicates_page
+    from multibit.runs import Run, is_run
+    from multibit.search import Index
+    from multibit.search.duplicates import find_duplicates
+
+    of_run = is_run(source)
+    if not of_run and source.suffix != ".mbx":
+        raise DataError("not a run folder or an index (.mbx).", file=source)
+    if not of_run:
+        refuse_unused(ctx, "with an index, which has the codes of one modality", "features", "modality")
+    name = modality if of_run else source.stem
+    target = out or (source if of_run else source.parent) / f"{name}-duplicates.parquet"
+    page = target.with_suffix(".html")
+    require_ending(target, "out", ".parquet")
+    for path in (target, page):
+        require_writable(path, unlike=(source, features))
+    if of_run:
+        loaded = Run.load(source)
+        found = duplicates_of_run(loaded, open_features(loaded, features), modality, radius, bits)
+    else:
+        found = find_duplicates(Index.open(source), radius, bits)
+    show(duplicates_table(found))
+    found.save(target)
+    echo(f"Wrote {target}: {len(found.ids):,} items in {len(found):,} groups")
+    try:
+        write_duplicates_page(found, str(source), page)
+        echo(f"Wrote {page}: open it in a browser")
+    except MissingExtraError as missing:
+        echo(f"No page: {missing}")
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.registry import cpu_target
 
 BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
 
@@ -27,6 +28,15 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(nogil=True, cache=True)(function)
     except RuntimeError:  # numba found no folder to cache in
         return njit(nogil=True)(function)
+
+
+def has_instructions(name: str) -> bool:
+    """Whether kernels are compiled for a processor with some instructions, as LLVM calls them: "avx2".
+
+    It is this processor, unless the environment variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name another one.
+    """
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{name}" in features.split(",")
 
 
 def processors() -> int:

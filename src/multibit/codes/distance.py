@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, require_finite
-from multibit.codes import kernels, score_kernels
+from multibit.codes import kernels, score_kernels, table_kernels
 from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.kernels import Found, Scan
 from multibit.codes.packing import WORD, Codes, last_mask
@@ -140,8 +140,18 @@ def nearest(
     found = Neighbours.allocate(len(queries), k, database, allowed)
     if found.rows.size:
         scan, out = scan_of(queries, database, length, allowed), Found(found.rows, found.distances, found.counts)
-        run(kernels.nearest, len(queries), threads, scan, radius + 1, out)
+        if _by_tables(scan, len(queries), length):
+            asked = table_kernels.nibbles_of(scan.queries, length)
+            run(table_kernels.nearest, len(queries), threads, scan, asked, radius + 1, out)
+        else:
+            run(kernels.nearest, len(queries), threads, scan, radius + 1, out)
     return found
+
+
+def _by_tables(scan: Scan, queries: int, length: int) -> bool:
+    """Whether a search uses `table_kernels`: where they are faster, and can do it."""
+    able = scan.asked * scan.views == 1 and length <= table_kernels.MOST_BITS
+    return able and queries >= table_kernels.FEWEST and table_kernels.is_faster()
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import intrinsic
 
 from multibit.codes.compiling import BATCH, compiled
+from multibit.codes.selection import drop, finish, forget, no_candidates, take
+from multibit.codes.vectors import ones
 
 CHUNK = 1536  # database rows per step: eight planes of them and their distances stay in the first-level cache
-GROUP = 128  # rows that are skipped together when none of them is near enough
 CANDIDATES = 1 << 22  # maximum candidates of a batch: fewer queries share a pass when each needs many
 
 
@@ -49,20 +49,10 @@ class Found(NamedTuple):
     counts: Any
 
 
-@intrinsic
-def _ones(_context: Any, word: Any) -> Any:
-    """Number of ones in an unsigned word, as one machine instruction where there is one."""
-
-    def emit(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return word(word), emit
-
-
 @compiled
 def _differ(a: Any, b: Any) -> Any:
     """Number of different bits of two words."""
-    return np.uint16(_ones(np.uint16(a ^ b)))  # type: ignore[call-arg]  # numba passes the context
+    return np.uint16(ones(np.uint16(a ^ b)))
 
 
 @compiled
@@ -198,110 +188,30 @@ def _any_below(distances: Any, limit: Any) -> bool:
 def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
     """The k nearest rows of queries first..last by (distance, row), in one pass over the database for a batch of them.
 
-    Each query keeps candidates in row order, and a cut: the smallest distance within which it has k candidates already.
-    A later row enters only below the cut, since at the cut it would lose the tie.
-
     Args:
         limit: rows at this distance or further must not be found.
     """
     planes, queries, mask, allowed = scan.planes, scan.queries, scan.mask, scan.allowed
-    single, count_rows = scan.asked * scan.views == 1, planes.shape[1] // scan.views
-    out_rows, out_distances, out_count = found.rows, found.values, found.counts
-    k = out_rows.shape[1]
-    capacity = max(2 * k, k + 4 * CHUNK)
-    batch = max(1, min(BATCH, CANDIDATES // capacity, last - first))
-    rows, distances = np.empty((batch, capacity), np.int64), np.empty((batch, capacity), np.uint16)
-    histogram = np.empty((batch, limit + 1), np.int64)
-    count, below, cut = np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
-    chunk = np.empty(CHUNK, np.uint16)
+    single, count_rows, k = scan.asked * scan.views == 1, planes.shape[1] // scan.views, found.rows.shape[1]
+    batch = max(1, min(BATCH, CANDIDATES // max(2 * k, k + 4 * CHUNK), last - first))
+    kept, chunk = no_candidates(batch, k, limit, CHUNK), np.empty(CHUNK, np.uint16)
     for begin in range(first, last, batch):
-        size = min(batch, last - begin)
-        count[:], below[:], cut[:], histogram[:] = 0, 0, limit, 0
+        many = min(batch, last - begin)
+        forget(kept, limit)
         for start in range(0, count_rows, CHUNK):
             part = chunk[: min(CHUNK, count_rows - start)]
-            for b in range(size):
+            for b in range(many):
                 near_enough = (
-                    fill_distances(planes, queries, begin + b, mask, start, part, cut[b])
+                    fill_distances(planes, queries, begin + b, mask, start, part, kept.cuts[b])
                     if single
-                    else fill_least(scan, begin + b, start, part, cut[b])
+                    else fill_least(scan, begin + b, start, part, kept.cuts[b])
                 )
-                if not near_enough:
-                    continue
-                if len(allowed):
-                    _drop(part, allowed[start : start + len(part)], limit)
-                if count[b] + len(part) > capacity:
-                    count[b] = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
-                for group in range(0, len(part), GROUP):
-                    near = part[group : group + GROUP]
-                    if _any_below(near, np.uint16(cut[b])):
-                        count[b], below[b], cut[b] = _take(
-                            near, start + group, k, rows[b], distances[b], count[b], below[b], cut[b], histogram[b]
-                        )
-        for b in range(size):
-            q = begin + b
-            kept = _keep_best(rows[b], distances[b], count[b], cut[b], k - below[b], histogram[b])
-            out_count[q] = kept
-            _sort_by_distance(rows[b][:kept], distances[b][:kept], limit, out_rows[q], out_distances[q])
-
-
-@compiled
-def _drop(distances: Any, allowed: Any, limit: int) -> None:
-    """Put the rows that are not allowed out of reach."""
-    for i in range(len(distances)):
-        distances[i] = distances[i] if allowed[i] else np.uint16(limit)
-
-
-@compiled
-def _take(
-    near: Any, start: int, k: int, rows: Any, distances: Any, count: int, below: int, cut: int, histogram: Any
-) -> tuple[int, int, int]:
-    """Append the rows below the cut to a query's candidates and lower the cut where k are within it already.
-
-    Args:
-        below: candidates at less than the cut. histogram: candidates at each distance.
-
-    Returns:
-        The new count, below and cut.
-    """
-    for i in range(len(near)):
-        distance = near[i]
-        if distance < cut:
-            rows[count], distances[count] = start + i, distance
-            count += 1
-            histogram[distance] += 1
-            below += 1
-            while below >= k:
-                cut -= 1
-                below -= histogram[cut]
-    return count, below, cut
-
-
-@compiled
-def _keep_best(rows: Any, distances: Any, count: int, cut: int, at_cut: int, histogram: Any) -> int:
-    """Keep the candidates below the cut and the first `at_cut` at it, in place and in row order; returns how many."""
-    kept = 0
-    left = at_cut
-    for i in range(count):
-        if distances[i] < cut or (distances[i] == cut and left > 0):
-            left -= distances[i] == cut
-            rows[kept], distances[kept] = rows[i], distances[i]
-            kept += 1
-    histogram[cut] = at_cut - left
-    return kept
-
-
-@compiled
-def _sort_by_distance(rows: Any, distances: Any, limit: int, out_rows: Any, out_distances: Any) -> None:
-    """Counting sort of distances below the limit, stable: equal distances stay in row order."""
-    place = np.zeros(limit + 1, np.int64)
-    for distance in distances:
-        place[distance + 1] += 1
-    for distance in range(1, len(place)):
-        place[distance] += place[distance - 1]
-    for i in range(len(rows)):
-        at = place[distances[i]]
-        place[distances[i]] += 1
-        out_rows[at], out_distances[at] = rows[i], distances[i]
+                if near_enough:
+                    if len(allowed):
+                        drop(chunk, len(part), allowed[start : start + len(part)], np.uint16(limit))
+                    take(chunk, len(part), start, k, kept, b)
+        for b in range(many):
+            finish(kept, b, k, limit, found, begin + b)
 
 
 @compiled

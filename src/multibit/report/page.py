@@ -89,7 +89,7 @@ def write_check_page(check: Check, name: str, path: Path) -> None:
     """
     unreadable = Table("Images that cannot be read", ("id", "reason"), tuple(check.unreadable))
     tables = [*check.tables, *([unreadable] if unreadable.rows else [])]
-    _write(path, _render(title=f"multibit check: {name}", heading=name, tables=tables).encode())
+    _write(path, render_page(title=f"multibit check: {name}", heading=name, tables=tables).encode())
 
 
 def _draw(study: Study) -> dict[str, bytes]:
@@ -128,7 +128,7 @@ def _is_evaluation(path: Path) -> bool:
 
 
 def _report_page(study: Study, tables: Mapping[str, Table], images: Mapping[str, bytes]) -> str:
-    return _render(
+    return render_page(
         title=f"multibit: {study.first.name}",
         heading=study.first.name,
         others=[run.name for run in study.runs[1:]],
@@ -146,8 +146,12 @@ def _report_page(study: Study, tables: Mapping[str, Table], images: Mapping[str,
     )
 
 
-def _render(**content: Any) -> str:
-    """The page of a report or of a check; every value is escaped."""
+def render_page(**content: Any) -> str:
+    """An HTML page as text; every value is escaped.
+
+    Raises:
+        MissingExtraError: jinja2 is not installed.
+    """
     try:
         import jinja2
     except ImportError:

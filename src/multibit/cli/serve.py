@@ -14,7 +14,9 @@ Megabytes = Annotated[float, typer.Option(envvar="MULTIBIT_MAX_BODY", help="Larg
 
 def serve(
     run: RunArgument,
-    index: Annotated[Path | None, typer.Option(envvar="MULTIBIT_INDEX", help="Index folder. Default: RUN/index")] = None,
+    index: Annotated[
+        Path | None, typer.Option(envvar="MULTIBIT_INDEX", help="Index folder. Default: RUN/index")
+    ] = None,
     host: Annotated[str, typer.Option(envvar="MULTIBIT_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="MULTIBIT_PORT", help="Port; 0 takes a free one.")] = 8080,
     token: Annotated[

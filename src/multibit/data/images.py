@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,13 +33,13 @@ def open_image(path: Path) -> Image.Image:
     if path.exists():
         require_regular(path)
     try:
-        return decode_image(path)
+        return decode_image(path, max_pixels=MAX_PIXELS)
     except DataError as error:
         raise error.within(path) from None
 
 
 def decode_image(
-    source: Path | BinaryIO, *, max_pixels: int = MAX_PIXELS, formats: Sequence[str] | None = None
+    source: Path | BinaryIO, *, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
     """Decode an image to RGB, as `open_image`, from a path or an open file.
 

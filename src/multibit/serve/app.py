@@ -86,4 +86,3 @@ def _add_page(app: FastAPI) -> None:
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:
         return answer(name)
-

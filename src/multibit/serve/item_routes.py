@@ -51,7 +51,7 @@ async def list_items(
 
 
 @router.get("/{id:path}/image", responses={**_MORE, 200: {"content": {"image/*": {}}}}, response_class=Response)
-async def get_image(id: str, request: Request, service: Served, width: Width = None) -> Response:  # noqa: A002
+async def get_image(id: str, request: Request, service: Served, width: Width = None) -> Response:
     """The image of an item: the file itself, or a small copy."""
     path = await service.run(service.collection.image_path, id)
     picture = await service.run(read_picture, path, width)
@@ -63,7 +63,7 @@ async def get_image(id: str, request: Request, service: Served, width: Width = N
 
 @router.get("/{id:path}/similar", response_model=models.SearchResponse, responses=_MORE)
 async def get_similar(
-    id: str,  # noqa: A002
+    id: str,
     service: Served,
     source: Annotated[models.Modality, Query(description="Modality of the item's code.")] = "image",
     modality: Annotated[models.Modality | None, Query(description="Modality of the hits. Default: the source.")] = None,
@@ -76,7 +76,7 @@ async def get_similar(
 
 
 @router.get("/{id:path}", response_model=models.Item, responses=_MORE)
-async def get_item(id: str, service: Served) -> Response:  # noqa: A002
+async def get_item(id: str, service: Served) -> Response:
     """An item with its metadata and codes."""
     hit, values = await service.run(service.collection.item, id)
     codes = {modality: hexadecimal(each) for modality, each in values.items()}
@@ -84,7 +84,7 @@ async def get_item(id: str, service: Served) -> Response:  # noqa: A002
 
 
 @router.delete("/{id:path}", status_code=204, responses=_MORE, response_class=Response)
-async def delete_item(id: str, service: Served) -> Response:  # noqa: A002
+async def delete_item(id: str, service: Served) -> Response:
     """Remove an item."""
     _require_writable(service)
     await service.delete(id)

@@ -45,13 +45,17 @@ class Model(BaseModel):
 class SearchOptions(Model):
     """What to search for, apart from the query."""
 
-    modality: Modality | None = Field(None, description="Modality of the hits. Default: the other one of the query.")
-    bits: Bits | None = Field(None, description=BITS)
-    k: int = Field(10, ge=1, description="Number of hits.")
-    where: dict[str, Any] | None = Field(None, description=WHERE)
-    relaxed: bool = Field(False, description="Rank by the real values of the query: a score that breaks ties.")
-    max_distance: int | None = Field(None, ge=0, le=65_535, description="Only hits with at most this many other bits.")
-    fields: list[Text] | None = Field(None, description="Fields that the hits have; all by default.")
+    modality: Modality | None = Field(
+        default=None, description="Modality of the hits. Default: the other one of the query."
+    )
+    bits: Bits | None = Field(default=None, description=BITS)
+    k: int = Field(default=10, ge=1, description="Number of hits.")
+    where: dict[str, Any] | None = Field(default=None, description=WHERE)
+    relaxed: bool = Field(default=False, description="Rank by the real values of the query: a score that breaks ties.")
+    max_distance: int | None = Field(
+        default=None, ge=0, le=65_535, description="Only hits with at most this many other bits."
+    )
+    fields: list[Text] | None = Field(default=None, description="Fields that the hits have; all by default.")
 
     @model_validator(mode="after")
     def _one_order(self) -> SearchOptions:
@@ -73,11 +77,11 @@ class SearchRequest(SearchOptions):
         }
     )
 
-    text: Text | None = Field(None, description="A text, encoded by the text encoder of the run.")
-    id: ItemId | None = Field(None, description="An item of the index: its stored code is the query.")
-    vector: Vector | None = Field(None, description="Relaxed code, as `/v1/encode` returns it.")
-    code: Hexadecimal | None = Field(None, description="Binary code in hexadecimal, the first bit first.")
-    source: Modality | None = Field(None, description="Modality of the query, for an id, a vector or a code.")
+    text: Text | None = Field(default=None, description="A text, encoded by the text encoder of the run.")
+    id: ItemId | None = Field(default=None, description="An item of the index: its stored code is the query.")
+    vector: Vector | None = Field(default=None, description="Relaxed code, as `/v1/encode` returns it.")
+    code: Hexadecimal | None = Field(default=None, description="Binary code in hexadecimal, the first bit first.")
+    source: Modality | None = Field(default=None, description="Modality of the query, for an id, a vector or a code.")
 
     @model_validator(mode="after")
     def _one_query(self) -> SearchRequest:
@@ -142,10 +146,10 @@ class EncodeRequest(Model):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"texts": ["a red flower"], "bits": 32}]})
 
-    texts: list[Text] = Field([], description="Texts.")
-    images: list[str] = Field([], description="Image files, base64.")
-    bits: Bits | None = Field(None, description=BITS)
-    vectors: bool = Field(False, description="Also return the relaxed codes.")
+    texts: list[Text] = Field(default=[], description="Texts.")
+    images: list[str] = Field(default=[], description="Image files, base64.")
+    bits: Bits | None = Field(default=None, description=BITS)
+    vectors: bool = Field(default=False, description="Also return the relaxed codes.")
 
 
 class Encoded(Model):
@@ -185,7 +189,7 @@ class EmbeddingsRequest(Model):
 
     input: Text | list[Text]
     model: str | None = None
-    dimensions: Bits | None = Field(None, description=BITS)
+    dimensions: Bits | None = Field(default=None, description=BITS)
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = None
 
@@ -219,10 +223,10 @@ class NewItem(Model):
 
     id: ItemId
     text: Text | None = None
-    image: str | None = Field(None, description="Image file, base64.")
-    text_vector: Vector | None = Field(None, description="Relaxed code, instead of encoding the text.")
-    image_vector: Vector | None = Field(None, description="Relaxed code, instead of encoding the image.")
-    fields: dict[str, Any] = Field({}, description="Metadata; the names text and image are taken.")
+    image: str | None = Field(default=None, description="Image file, base64.")
+    text_vector: Vector | None = Field(default=None, description="Relaxed code, instead of encoding the text.")
+    image_vector: Vector | None = Field(default=None, description="Relaxed code, instead of encoding the image.")
+    fields: dict[str, Any] = Field(default={}, description="Metadata; the names text and image are taken.")
 
     @model_validator(mode="after")
     def _has_content(self) -> NewItem:

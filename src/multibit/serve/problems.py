@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from multibit.errors import BusyError, ConfigError, DataError, MismatchError, MissingExtraError, MultibitError
+from multibit.errors import BusyError, ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.serve.models import Problem
 
 LOG = logging.getLogger("multibit.serve")
@@ -44,7 +44,7 @@ def overloaded(problem: str) -> RefusedError:
 
 
 STATUS: dict[type[Exception], int] = {
-    MissingExtraError: 501, BusyError: 409, MismatchError: 409, DataError: 422, ConfigError: 422,
+    MissingExtraError: 501, BusyError: 409, DataError: 422, ConfigError: 422,
 }  # fmt: skip
 """Error -> status, the first that fits."""
 
@@ -56,7 +56,7 @@ def problem_response(status: int, detail: str, field: str = "", headers: dict[st
     except ValueError:
         title = "Error"
     found = {"type": "about:blank", "title": title, "status": status, "detail": detail, "field": field}
-    more = {"Retry-After": RETRY_AFTER} if status == 503 else {}
+    more = {"Retry-After": RETRY_AFTER} if status in (409, 503) else {}
     return Response(msgspec.json.encode(found), status, {**more, **(headers or {})}, MEDIA_TYPE)
 
 
@@ -68,7 +68,7 @@ def response_to(error: Exception) -> Response:
         return problem_response(503, "the request took too long. Try again later.")
     if isinstance(error, UnicodeEncodeError):
         return problem_response(422, "a text contains a lone surrogate, which UTF-8 cannot represent.")
-    if isinstance(error, MultibitError) and error.file is None:
+    if isinstance(error, BusyError) or (isinstance(error, MultibitError) and error.file is None):
         for kind, status in STATUS.items():
             if isinstance(error, kind):
                 return problem_response(status, _said(error), error.option or error.field)

@@ -51,8 +51,8 @@ async def search_by_image(
 async def encode(request: models.EncodeRequest, service: Served) -> Response:
     """Encode texts and images."""
     length = checked_length(service, request.bits)
-    images = await service.encode_images([decode_base64(each) for each in request.images]) if request.images else []
-    texts = await service.encode_texts(request.texts) if request.texts else []
+    images = await service.encode_images([decode_base64(each) for each in request.images])
+    texts = await service.encode_texts(request.texts)
 
     def encoded(values: Values) -> dict[str, object]:
         part = values[:length]

@@ -105,21 +105,23 @@ class Service:
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Values]:
         """The relaxed codes of texts."""
+        if not texts:
+            return []
         self.encoder.require("text")
         self._require_few("texts", len(texts))
         for text in texts:
             if len(text) > self.settings.max_text:
                 problem = f"{len(text):,} characters; at most {self.settings.max_text:,} are read."
                 raise RefusedError(422, problem, field="text")
-        new = [text for text in dict.fromkeys(texts) if text not in self._texts]
-        found = dict(zip(new, await self._encoded([("text", text) for text in new]), strict=True))
-        out = [found[text] if text in found else self._texts[text] for text in texts]
-        for text, values in zip(texts, out, strict=True):
+        found = {text: self._texts[text] for text in texts if text in self._texts}
+        new = [text for text in dict.fromkeys(texts) if text not in found]
+        found.update(zip(new, await self._encoded([("text", text) for text in new]), strict=True))
+        for text, values in found.items():
             self._texts[text] = values
             self._texts.move_to_end(text)
         while len(self._texts) > REMEMBERED:
             self._texts.popitem(last=False)
-        return out
+        return [found[text] for text in texts]
 
     async def encode_images(self, files: Sequence[bytes]) -> list[Values]:
         """The relaxed codes of image files."""
@@ -151,14 +153,15 @@ class Service:
                 values, request = self._coded(str(request.code), request)
         return await self.search_values(values, request, modality)
 
-    async def search_values(
-        self, values: Values, options: SearchOptions, modality: Modality
-    ) -> tuple[Query, Found]:
+    async def search_values(self, values: Values, options: SearchOptions, modality: Modality) -> tuple[Query, Found]:
         """The answer of a search by a relaxed code."""
         query = self.plan(options, modality)._replace(values=values)
-        found = (await asyncio.wait_for(self._searching.submit(query), self.settings.timeout))[0]
+        return query, await self._found(query)
+
+    async def _found(self, query: Query) -> Found:
+        (found,) = await asyncio.wait_for(self._searching.submit(query), self.settings.timeout)
         self.metrics.searched(query.bits, found.seconds)
-        return query, found
+        return found
 
     def plan(self, options: SearchOptions, modality: Modality) -> Query:
         """A checked query without its values.
@@ -184,11 +187,10 @@ class Service:
 
     async def similar(self, name: Id, source: Modality, options: SearchOptions) -> tuple[Query, Found]:
         """The items nearest to an item, without itself."""
-        modality = options.modality or source
-        values = await self._in_thread(self.collection.values_of, None, name, source)
-        more = options.model_copy(update={"k": options.k + 1})
-        self.plan(options, modality)
-        query, found = await self.search_values(values, more, modality)
+        planned = self.plan(options, options.modality or source)
+        values = await self.run(self.collection.values_of, name, source)
+        query = planned._replace(values=values, k=options.k + 1)
+        found = await self._found(query)
         others = [hit for hit in found.hits if str(hit.id) != str(name)][: options.k]
         return query, Found(others, found.items, found.bytes_read, found.seconds)
 
@@ -221,19 +223,22 @@ class Service:
     async def put(self, items: Sequence[NewItem]) -> None:
         """Add or replace items."""
         self._require_few("items", len(items))
-        with_text = [item for item in items if item.text is not None and item.text_vector is None]
-        with_image = [item for item in items if item.image is not None and item.image_vector is None]
-        if self.encoder.missing.get("text") and all(item.image or item.image_vector for item in with_text):
-            with_text = []  # the text stays metadata
-        files = [decode_base64(str(item.image)) for item in with_image]
-        texts = await self.encode_texts([str(item.text) for item in with_text])
-        images = await self.encode_images(files)
-        values: dict[int, dict[Modality, Values]] = {id(item): {} for item in items}
-        for modality, those, encoded in (("text", with_text, texts), ("image", with_image, images)):
-            for item, each in zip(those, encoded, strict=True):
-                values[id(item)][modality] = each
-        entries = [self._entry(item, values[id(item)]) for item in items]
+        values: list[dict[Modality, Values]] = [{} for _ in items]
+        texts = {place: item.text for place, item in enumerate(items) if self._reads_text(item)}
+        images = {place: item.image for place, item in enumerate(items) if item.image and item.image_vector is None}
+        files = [decode_base64(content) for content in images.values()]
+        for place, each in zip(texts, await self.encode_texts([str(text) for text in texts.values()]), strict=True):
+            values[place]["text"] = each
+        for place, each in zip(images, await self.encode_images(files), strict=True):
+            values[place]["image"] = each
+        entries = [self._entry(item, own) for item, own in zip(items, values, strict=True)]
         await self._in_thread(self.collection.put, self._writer, entries)
+
+    def _reads_text(self, item: NewItem) -> bool:
+        """Whether the text of an item is encoded: not if it has a vector, or if no encoder can and it has an image."""
+        if item.text is None or item.text_vector is not None:
+            return False
+        return "text" in self.encoder.encoders or not (item.image or item.image_vector)
 
     def _entry(self, item: NewItem, values: dict[Modality, Values]) -> Entry:
         for modality in MODALITIES:
@@ -286,4 +291,3 @@ def hexadecimal(values: Values) -> str:
         'ac80'
     """
     return np.packbits(values >= 0).tobytes().hex()
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("run", "other", "plain"):
             done("index", folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run with images and an index, as `serving.make_run` makes it. Copy the index before changing it."""
+    serving = pytest.importorskip("serving", exc_type=ImportError)
+    with pytest.MonkeyPatch.context() as patch:
+        register_letters(patch)
+        yield serving.make_run(tmp_path_factory.mktemp("pictured"))
 
 
 @pytest.fixture

@@ -335,10 +335,10 @@ def test_decoding_in_two_threads_keeps_the_warning_filters(tmp_path, monkeypatch
     first_open, second_open, first_done = Event(), Event(), Event()
     decode = Image.open
 
-    def overlapping(path):  # the first image is opened and closed before the second one
+    def overlapping(path, **options):  # the first image is opened and closed before the second one
         (first_open if path == first else second_open).set()
         assert (second_open if path == first else first_done).wait(20)
-        return decode(path)
+        return decode(path, **options)
 
     monkeypatch.setattr(Image, "open", overlapping)
     before = list(warnings.filters)

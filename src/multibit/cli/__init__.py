@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from multibit.cli import about, data, model, paper, search
+from multibit.cli import about, data, model, paper, search, serve
 from multibit.cli.app import Verb, app
 from multibit.cli.options import EngineName, Kind
 
@@ -23,6 +23,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "export": search.export,
     "search": search.search,
     "duplicates": search.duplicates,
+    "serve": serve.serve,
     "methods": paper.methods,
     "reproduce": paper.reproduce,
     "info": about.info,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ MAX_PIXELS = 89_478_485
 """Larger images are refused: decoding them could exhaust the memory. Pillow warns above the same number."""
 
 
+UPLOADED = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+"""Formats that are read from strangers; the decoders of others, such as EPS, start programs."""
+
+
 def open_image(path: Path) -> Image.Image:
     """Decode an image file to RGB: EXIF orientation applied, transparency over white, 16 bits and floats scaled to 8.
 
@@ -29,24 +33,39 @@ def open_image(path: Path) -> Image.Image:
     if path.exists():
         require_regular(path)
     try:
-        with Image.open(path) as file:
-            if file.width * file.height > MAX_PIXELS:
-                raise DataError(
-                    f"{file.width} x {file.height} pixels; at most {MAX_PIXELS:,} pixels are decoded.", file=path
-                )
-            file.load()
-            return _to_rgb(ImageOps.exif_transpose(file))
+        return decode_image(path, max_pixels=MAX_PIXELS)
     except DataError as error:
         raise error.within(path) from None
+
+
+def decode_image(
+    source: Path | BinaryIO, *, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
+) -> Image.Image:
+    """Decode an image to RGB, as `open_image`, from a path or an open file.
+
+    Args:
+        source: of the image. max_pixels: more are refused before decoding. formats: of Pillow; all when None.
+
+    Raises:
+        DataError: as `open_image`.
+    """
+    try:
+        with Image.open(source, formats=formats) as file:
+            if file.width * file.height > max_pixels:
+                raise DataError(f"{file.width} x {file.height} pixels; at most {max_pixels:,} pixels are decoded.")
+            file.load()
+            return _to_rgb(ImageOps.exif_transpose(file))
+    except DataError:
+        raise
     except FileNotFoundError:
-        raise DataError("no such image.", file=path) from None
+        raise DataError("no such image.") from None
     except UnidentifiedImageError:
-        raise DataError("not an image in a known format.", file=path) from None
+        raise DataError("not an image in a known format.") from None
     except Image.DecompressionBombError:
-        raise DataError(f"too many pixels; at most {MAX_PIXELS:,} pixels are decoded.", file=path) from None
+        raise DataError(f"too many pixels; at most {max_pixels:,} pixels are decoded.") from None
     except Exception as error:  # a damaged file can make its decoder raise anything
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be decoded ({reason}).", file=path) from None
+        raise DataError(f"cannot be decoded ({reason}).") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -1,0 +1,88 @@
+"""The application: the page, and the endpoints of the HTTP interface."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+from multibit.runs import Run
+from multibit.serve import problems
+from multibit.serve.collection import Collection
+from multibit.serve.encoding import load_query_encoder
+from multibit.serve.guard import Guard
+from multibit.serve.item_routes import router as items
+from multibit.serve.metrics import Metrics
+from multibit.serve.query_routes import router as queries
+from multibit.serve.run_routes import router as about
+from multibit.serve.service import Service
+from multibit.serve.settings import ServerSettings
+
+PAGE = files("multibit.serve") / "page"
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
+
+
+def create_app(run: Run, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
+    """The application of a run; `multibit.serve.server.serve` runs it.
+
+    Args:
+        run: to serve. index: folder of its indices; that of the run when None. settings: of the server.
+
+    Raises:
+        DataError: the run has no index. MismatchError: an index or an installed encoder of another model.
+    """
+    settings, metrics = settings or ServerSettings(), Metrics()
+    collection = Collection(run, index or run.folder / "index")
+    encoder = load_query_encoder(run)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = Service(collection, encoder, settings, metrics)
+        app.state.service = service
+        starting = asyncio.create_task(service.start())
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await service.stop()
+
+    app = FastAPI(
+        title="multibit", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        openapi_url="/v1/openapi.json", responses=problems.DESCRIBED,
+    )  # fmt: skip
+    problems.install(app)
+    for router in (queries, items, about):
+        app.include_router(router)
+    _add_page(app)
+    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"], max_age=600
+        )
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    """The files of the page, read once: `/` and `/page/NAME`."""
+    contents = {each.name: each.read_bytes() for each in PAGE.iterdir() if Path(each.name).suffix in MEDIA_TYPES}
+
+    def answer(name: str) -> Response:
+        if name not in contents:
+            raise problems.not_found("such file")
+        media_type = f"{MEDIA_TYPES[Path(name).suffix]}; charset=utf-8"
+        return Response(contents[name], media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return answer("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        return answer(name)

@@ -1,0 +1,324 @@
+"""What is searched: the indices of a run, kept up to date, and changed on request."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import MODALITIES, Codes, Modality
+from multibit.errors import DataError
+from multibit.files import replacing
+from multibit.hashing.encode import part_at
+from multibit.pipeline import index_name, index_names, index_path, open_index
+from multibit.runs import Run
+from multibit.search import Hit, Index, SearchResult
+from multibit.search.filters import Filter
+from multibit.serve.problems import not_found
+
+HIDDEN = "image"
+"""The field with the path of an image: never shown, filtered or set by a client."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+
+Values = NDArray[np.float32]
+Id = str | int
+
+
+class Query(NamedTuple):
+    """A search. `values`: (stored bits,) relaxed code; the other fields are those of `Index.search`."""
+
+    values: Values
+    modality: Modality
+    bits: int
+    k: int
+    where: Mapping[str, Any] | None = None
+    where_key: str = ""
+    relaxed: bool = False
+    max_distance: int | None = None
+    fields: tuple[str, ...] | None = None
+
+    @property
+    def group(self) -> str:
+        """Searches with equal text can run together."""
+        return repr((self.modality, self.bits, self.k, self.where_key, self.relaxed, self.max_distance, self.fields))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits of one search: their order, the number of items searched, and the seconds of the scan of the group."""
+
+    hits: list[Hit]
+    items: int
+    bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item to write: relaxed codes by modality, the image file, and metadata."""
+
+    id: Id
+    values: Mapping[Modality, Values]
+    image: bytes | None
+    fields: Mapping[str, Any]
+
+
+class _Shelf:
+    """An index on disk and the version of it that is searched; a search never sees a change while it runs."""
+
+    def __init__(self, index: Index, modality: Modality, bits: int) -> None:
+        self.live, self.modality, self.bits = index, modality, bits
+        self.current = index.snapshot()
+
+    def refresh(self) -> bool:
+        if not self.live.refresh():
+            return False
+        self.current = self.live.snapshot()
+        return True
+
+
+class Collection:
+    """The indices of a run in a folder.
+
+    Args:
+        run: with the model. folder: of the indices.
+
+    Raises:
+        DataError: the folder has no index of the run. MismatchError: an index of another model.
+    """
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self.run, self.folder = run, folder
+        self._changing = threading.Lock()
+        self._shelves: dict[str, _Shelf] = {}
+        self.version = 0
+        for name, (modality, bits) in index_names(run).items():
+            if index_path(folder, name).exists():
+                self._shelves[name] = _Shelf(open_index(run, folder, modality, bits), modality, bits)
+        if not self._shelves:
+            open_index(run, folder, "image")  # raises with the command that builds one
+
+    # Reading
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Name of an index -> number of items."""
+        return {name: len(shelf.current) for name, shelf in self._shelves.items()}
+
+    @property
+    def modalities(self) -> list[Modality]:
+        """Modalities that can be searched."""
+        return [each for each in MODALITIES if any(shelf.modality == each for shelf in self._shelves.values())]
+
+    def index(self, modality: Modality, bits: int | None = None) -> Index:
+        """The current version of the index that serves a length.
+
+        Raises:
+            RefusedError: no such index. DataError: a length beyond the codes.
+        """
+        longest = self.run.model.bits
+        if bits is not None and not 1 <= bits <= longest:
+            raise DataError(f"must be a whole number from 1 to {longest}, got {bits}.", option="bits")
+        shelf = self._shelves.get(index_name(self.run, modality, bits))
+        if shelf is None:
+            raise not_found(f"index of {modality}s")
+        return shelf.current
+
+    def fields(self, modality: Modality) -> dict[str, str]:
+        """Fields that a client may see: name -> kind."""
+        return {name: kind for name, kind in self.index(modality).fields.items() if name != HIDDEN}
+
+    def parse_where(self, where: Mapping[str, Any] | None, modality: Modality) -> str:
+        """Check a filter; equal filters have equal texts.
+
+        Raises:
+            DataError: an unknown field or operator, or a value of another kind.
+        """
+        if where is None:
+            return ""
+        try:
+            return Filter.parse(where, self.fields(modality)).key
+        except (RecursionError, OverflowError):
+            raise DataError("nested too deeply, or a number is too large.", option="where") from None
+
+    def search(self, queries: Sequence[Query]) -> list[Found]:
+        """The answers of some searches, in order; those that differ in nothing but the query run together."""
+        out: list[Found | None] = [None] * len(queries)
+        places = sorted(range(len(queries)), key=lambda place: queries[place].group)
+        for _, group in groupby(places, key=lambda place: queries[place].group):
+            chosen = list(group)
+            for place, found in zip(chosen, self._search([queries[each] for each in chosen]), strict=True):
+                out[place] = found
+        return [found for found in out if found is not None]
+
+    def _search(self, queries: list[Query]) -> list[Found]:
+        first = queries[0]
+        index, length = self.index(first.modality, first.bits), first.bits
+        fields = None
+        if first.fields is not None:
+            known = index.fields
+            fields = [name for name in (*first.fields, HIDDEN) if name in known]
+        stacked = np.stack([query.values for query in queries])
+        values = part_at(self.run.model, stacked, length)
+        start = time.perf_counter()
+        if first.relaxed:
+            found = index.search_relaxed(values, first.k, length, where=first.where, fields=fields)
+        else:
+            found = index.search(
+                Codes.binarize(values), first.k, length, where=first.where, fields=fields,
+                max_distance=first.max_distance,
+            )  # fmt: skip
+        seconds = time.perf_counter() - start
+        size = len(index)
+        scanned = size * self.run.model.layout.views * 2 * -(-length // 16)
+        return [Found(found.hits(number), size, scanned, seconds) for number in range(len(queries))]
+
+    def values_of(self, name: Id, modality: Modality) -> Values:
+        """The stored code of an item as a relaxed code of -1 and +1, (stored bits,).
+
+        Raises:
+            RefusedError: no such item.
+        """
+        layout = self.run.model.layout
+        values = np.ones(layout.stored, np.float32)
+        for shelf in self._shelves.values():
+            if shelf.modality == modality:
+                index = shelf.current
+                found, codes = self._find(index, name), index.codes
+                if codes is None or found is None:
+                    raise not_found(f"{modality} with id {name!r}")
+                values[layout.part(shelf.bits)] = codes.take(found.rows[0, :1]).to_signs().ravel()
+        return values
+
+    def item(self, name: Id) -> tuple[Hit, dict[Modality, Values]]:
+        """An item with its metadata, and its code by modality.
+
+        Raises:
+            RefusedError: no such item.
+        """
+        hits = {}
+        for modality in self.modalities:
+            found = self._find(self.index(modality), name)
+            if found is not None:
+                hits[modality] = found.hits()[0]
+        if not hits:
+            raise not_found(f"item with id {name!r}")
+        return next(iter(hits.values())), {each: self.values_of(name, each) for each in hits}
+
+    def image_path(self, name: Id) -> Path:
+        """The image file of an item.
+
+        Raises:
+            RefusedError: no such item, or it has no image.
+        """
+        for modality in self.modalities:
+            found = self._find(self.index(modality), name)
+            if found is not None and (path := found.hits()[0].payload.get(HIDDEN)):
+                return Path(str(path))
+        raise not_found(f"image of an item with id {name!r}")
+
+    def _find(self, index: Index, name: Id) -> SearchResult | None:
+        """An item by id, as the only hit of a search; in a path an integer id is text."""
+        anything = self._anything(index.bits)
+        also = [int(name)] if isinstance(name, str) and _INTEGER.fullmatch(name) else []
+        for each in (name, *also):
+            with contextlib.suppress(DataError):
+                return index.search(anything, 1, among=[each])
+        return None
+
+    def _anything(self, bits: int) -> Codes:
+        views = self.run.model.layout.views
+        return Codes(np.zeros((-(-bits // 16), views), np.uint16), bits, views)
+
+    def listed(self, modality: Modality, start: int, count: int) -> tuple[int, list[tuple[Id, dict[str, Any]]]]:
+        """Number of items of a modality, and some of them in order of age."""
+        index = self.index(modality)
+        rows = np.arange(min(start, len(index)), min(start + count, len(index)))
+        return len(index), list(zip(index.ids.listed(rows), index.payloads.rows(rows), strict=True))
+
+    # Changing
+
+    def refresh(self) -> bool:
+        """Take over changes that were made elsewhere; whether there were any."""
+        with self._changing:
+            changed = [shelf.refresh() for shelf in self._shelves.values()]
+            self.version += any(changed)
+        return any(changed)
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Add items; those with a known id are replaced as a whole.
+
+        Raises:
+            DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer.
+        """
+        for shelf in self._shelves.values():
+            self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
+        paths = {entry.id: str(self._keep_image(entry.image)) for entry in entries if entry.image is not None}
+        with self._writing():
+            for shelf in self._shelves.values():
+                with shelf.live.writer() as index:
+                    self._put(index, shelf, entries, paths)
+
+    def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
+        own = [entry for entry in entries if shelf.modality in entry.values]
+        gone = [entry.id for entry in entries if shelf.modality not in entry.values]
+        known = [each for each in gone if self._find(index, each) is not None]
+        if own:
+            values = part_at(self.run.model, np.stack([entry.values[shelf.modality] for entry in own]), shelf.bits)
+            payloads = [{**entry.fields, HIDDEN: paths.get(entry.id)} for entry in own]
+            index.upsert([entry.id for entry in own], Codes.binarize(values), payloads)
+        if known:
+            index.remove(known)
+            self._require_items(index)
+
+    def delete(self, name: Id) -> None:
+        """Remove an item from all indices.
+
+        Raises:
+            RefusedError: no such item. DataError: it is the last one. BusyError: another writer.
+        """
+        self.item(name)
+        with self._writing():
+            for shelf in self._shelves.values():
+                with shelf.live.writer() as index:
+                    found = self._find(index, name)
+                    if found is not None:
+                        index.remove(found.ids[0])
+                        self._require_items(index)
+
+    @staticmethod
+    def _require_items(index: Index) -> None:
+        if not len(index):
+            raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
+
+    def _keep_image(self, content: bytes) -> Path:
+        """Store an uploaded image under a name that follows from its content."""
+        import xxhash
+
+        path = (self.folder / "images" / f"{xxhash.xxh3_128_hexdigest(content)}").absolute()
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+        return path
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One writer at a time; what it wrote is searched afterwards."""
+        with self._changing:
+            try:
+                yield
+            finally:
+                for shelf in self._shelves.values():
+                    shelf.current = shelf.live.snapshot()
+                self.version += 1

@@ -1,0 +1,85 @@
+"""Raw texts and images -> relaxed codes. All encoders of the server come from `load_query_encoder`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import MODALITIES, Modality
+from multibit.data.images import UPLOADED, decode_image
+from multibit.errors import DataError, MultibitError
+from multibit.features import Recipe
+from multibit.features.load import image_encoder_of, text_encoder_of
+from multibit.runs import Run
+
+Raw = tuple[Modality, Any]
+"""Modality of a query, and what its encoder takes: a text, or the prepared pixels of an image."""
+
+
+@dataclass(frozen=True)
+class QueryEncoder:
+    """The encoders of a run, loaded once.
+
+    Attributes:
+        run: with the model. encoders: modality -> its encoder. missing: modality -> why it has none.
+    """
+
+    run: Run
+    encoders: dict[Modality, Any]
+    missing: dict[Modality, MultibitError]
+
+    def prepare(self, content: bytes, max_pixels: int) -> Raw:
+        """An image file in memory as a query.
+
+        Raises:
+            DataError: not an image, or too many pixels; and as `require`.
+        """
+        self.require("image")
+        image = decode_image(io.BytesIO(content), max_pixels=max_pixels, formats=UPLOADED)
+        return "image", self.encoders["image"].prepare(image)
+
+    def require(self, modality: Modality) -> None:
+        """Refuse queries of a modality without an encoder."""
+        if modality not in self.encoders:
+            error = self.missing[modality]
+            raise DataError(f"{modality}s cannot be encoded here: {error.problem}", field=modality)
+
+    def encode(self, queries: Sequence[Raw]) -> list[NDArray[np.float32]]:
+        """The relaxed codes of some queries, each (stored bits,): one pass of the encoder for each modality."""
+        out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(queries)
+        for modality in MODALITIES:
+            places = [place for place, query in enumerate(queries) if query[0] == modality]
+            if places:
+                self.require(modality)
+                values = self._values(modality, [queries[place][1] for place in places])
+                for place, row in zip(places, values, strict=True):
+                    out[place] = row
+        return out
+
+    def _values(self, modality: Modality, inputs: list[Any]) -> NDArray[np.float32]:
+        encoder, model = self.encoders[modality], self.run.model
+        vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
+        return model.encode(vectors, modality, tokens)
+
+
+def load_query_encoder(run: Run) -> QueryEncoder:
+    """Load the encoders of a run's features. A modality without one (ready-made features) is left out.
+
+    Raises:
+        MismatchError: an installed encoder differs from that of the features.
+    """
+    encoders: dict[Modality, Any] = {}
+    missing: dict[Modality, MultibitError] = {}
+    for modality, load in (("image", image_encoder_of), ("text", text_encoder_of)):
+        try:
+            encoders[modality] = load(getattr(run.recipe, modality))  # type: ignore[index]
+        except MultibitError as error:
+            missing[modality] = error  # type: ignore[index]
+    recipes = [encoders[each].recipe if each in encoders else getattr(run.recipe, each) for each in MODALITIES]
+    run.recipe.require(Recipe(*recipes), "the installed encoders")
+    return QueryEncoder(run, encoders, missing)

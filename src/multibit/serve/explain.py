@@ -1,0 +1,135 @@
+"""What the second tab of the page shows: fields with counts, accuracy, bit budget, warnings, related labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from multibit.arrays import mean_of
+from multibit.codes import DIRECTIONS, Modality
+from multibit.errors import MultibitError
+from multibit.evaluation.health import code_health, code_warnings
+from multibit.evaluation.metric import MAP
+from multibit.evaluation.storage import load_evaluations
+from multibit.pipeline import index_names
+from multibit.runs import Run
+from multibit.search import Index
+from multibit.search.metadata import Metadata
+from multibit.serve.collection import HIDDEN, Collection
+from multibit.serve.problems import not_found
+
+MOST_VALUES = 100  # of a field, the most common ones
+MOST_DISTINCT = 10_000  # a field with more values is not for choosing
+SAMPLED = 20_000  # items whose bits are examined
+
+
+def field_counts(index: Index) -> dict[str, dict[str, Any]]:
+    """Fields of an index: kind, and the most common values with counts where at least two items share one."""
+    metadata = index.payloads
+    return {
+        name: {"kind": kind, "values": _common_values(metadata, name, kind)}
+        for name, kind in metadata.kinds.items()
+        if name != HIDDEN
+    }
+
+
+def _common_values(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, int]] | None:
+    if kind == "list":
+        lists = metadata.list_column(name)
+        counts = np.bincount(lists.codes, minlength=len(lists.names))
+        order = np.argsort(-counts, kind="stable")[:MOST_VALUES]
+        values = lists.names.take(order).to_pylist()
+        return [(value, int(counts[place])) for value, place in zip(values, order, strict=True) if counts[place]]
+    if kind not in ("string", "integer", "boolean", "date"):
+        return None
+    column = metadata.columns[name]
+    distinct = pc.count_distinct(column).as_py()
+    if not 0 < distinct <= min(MOST_DISTINCT, len(metadata) // 2):
+        return None
+    found = [(each["values"], each["counts"]) for each in pc.value_counts(column.drop_null()).to_pylist()]
+    return sorted(found, key=lambda pair: -pair[1])[:MOST_VALUES]
+
+
+def explain(collection: Collection) -> dict[str, Any]:
+    """Accuracy by length, bit budget by scale, and warnings about the codes."""
+    run = collection.run
+    teacher = run.teacher
+    scales = []
+    if teacher is not None and len(run.model.blocks) == teacher.scales:
+        scales = [
+            {"tau": float(tau), "rho": float(rho), "bits": bits}
+            for tau, rho, bits in zip(teacher.tau, teacher.rho, run.model.blocks, strict=True)
+        ]
+    return {
+        "accuracy": _accuracy(run),
+        "scales": scales,
+        "has_teacher": teacher is not None,
+        "warnings": _warnings(collection),
+    }
+
+
+def _accuracy(run: Run) -> list[dict[str, Any]]:
+    """The saved evaluations of a run; none if it was not evaluated, or another model was."""
+    try:
+        evaluations = load_evaluations(run.folder / "evaluation.json")
+    except MultibitError:
+        return []
+    return [
+        {
+            "protocol": each.protocol,
+            "queries": each.queries,
+            "database": each.database,
+            "means": {
+                direction: {bits: float(each.mean(MAP, direction, bits)) for bits in each.lengths}
+                for direction in DIRECTIONS
+                if (MAP, direction, each.lengths[0]) in each.values
+            },
+            "floors": {name: mean_of(values) for name, values in each.floors.items()},
+        }
+        for each in evaluations
+        if each.fingerprints.get("run") == run.record.model
+    ]
+
+
+def _warnings(collection: Collection) -> list[str]:
+    found = []
+    for _, (modality, bits) in index_names(collection.run).items():
+        if modality in collection.modalities:
+            found += _index_warnings(collection, modality, bits)
+    return found
+
+
+def _index_warnings(collection: Collection, modality: Modality, bits: int) -> list[str]:
+    index, layout = collection.index(modality, bits), collection.run.model.layout
+    codes = index.codes
+    if codes is None:
+        return []
+    chosen = codes.take(np.linspace(0, len(codes) - 1, min(len(codes), SAMPLED)).astype(np.int64))
+    lengths = [each for each in collection.run.lengths if layout.serving(each) == bits]
+    return code_warnings(code_health(chosen, lengths), len(chosen), modality)
+
+
+def related_labels(run: Run, name: str, count: int) -> dict[str, Any]:
+    """What the teacher considers related to a label, nearest first, with the score at each scale.
+
+    Raises:
+        RefusedError: an unknown label, or a run without a teacher.
+    """
+    if name not in run.label_names:
+        raise not_found(f"label {name!r}")
+    if run.teacher is None:
+        raise not_found("relation teacher in this run")
+    place, every = run.label_names.index(name), np.eye(len(run.label_names), dtype=np.uint8)
+    scores = run.teacher.scores(every[[place]], every)[0]
+    by_scale = run.teacher.scale_scores(every[[place]], every)[:, 0]
+    order = [each for each in np.argsort(-scores, kind="stable").tolist() if each != place and scores[each] > 0]
+    return {
+        "label": name,
+        "items": int(run.teacher.graph.cooccurrence[place, place]),
+        "neighbours": [
+            {"label": run.label_names[each], "score": float(scores[each]), "scales": by_scale[:, each].tolist()}
+            for each in order[:count]
+        ],
+    }

@@ -1,0 +1,106 @@
+"""Endpoints that take queries: search by anything, and encoding."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, File, Form, UploadFile
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from multibit.serve import models
+from multibit.serve.answers import Served, as_json, search_answer
+from multibit.serve.collection import Values
+from multibit.serve.problems import RefusedError
+from multibit.serve.service import decode_base64, hexadecimal
+
+router = APIRouter(prefix="/v1", tags=["queries"])
+
+
+@router.post("/search", response_model=models.SearchResponse)
+async def search(request: models.SearchRequest, service: Served) -> Response:
+    """Search by a text, an item, a relaxed code or a binary code."""
+    return search_answer(*await service.search(request))
+
+
+@router.post("/search/image", response_model=models.SearchResponse)
+async def search_by_image(
+    service: Served,
+    image: Annotated[UploadFile, File(description="An image file.")],
+    options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
+) -> Response:
+    """Search by an image; the hits are texts unless `options` name another modality."""
+    try:
+        chosen = models.SearchOptions.model_validate(json.loads(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["options", *map(str, first["loc"])])
+        raise RefusedError(422, f"{first['msg'].removeprefix('Value error, ')}.", field=where) from None
+    except (ValueError, RecursionError):
+        raise RefusedError(422, "not valid JSON.", field="options") from None
+    modality = chosen.modality or "text"
+    service.plan(chosen, modality)
+    (values,) = await service.encode_images([await image.read()])
+    return search_answer(*await service.search_values(values, chosen, modality))
+
+
+@router.post("/encode", response_model=models.EncodeResponse)
+async def encode(request: models.EncodeRequest, service: Served) -> Response:
+    """Encode texts and images."""
+    length = checked_length(service, request.bits)
+    images = await service.encode_images([decode_base64(each) for each in request.images])
+    texts = await service.encode_texts(request.texts)
+
+    def encoded(values: Values) -> dict[str, object]:
+        part = values[:length]
+        return {"code": hexadecimal(part), "vector": part.tolist() if request.vectors else None}
+
+    return as_json({
+        "bits": length, "model": service.collection.run.record.model,
+        "texts": list(map(encoded, texts)), "images": list(map(encoded, images)),
+    })  # fmt: skip
+
+
+@router.post("/embeddings", response_model=models.EmbeddingsResponse)
+async def embeddings(request: models.EmbeddingsRequest, service: Served) -> Response:
+    """Embed texts, in the form of OpenAI's interface: `dimensions` is the code length, the values are relaxed."""
+    length = checked_length(service, request.dimensions)
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    if not texts:
+        raise RefusedError(422, "need at least one text.", field="input")
+    values = await service.encode_texts(texts)
+    data = [
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": _base64(each[:length]) if request.encoding_format == "base64" else each[:length].tolist(),
+        }
+        for number, each in enumerate(values)
+    ]
+    words = sum(len(text.split()) for text in texts)
+    model = service.collection.run.record.model
+    usage = {"prompt_tokens": words, "total_tokens": words}
+    return as_json({"object": "list", "model": model, "data": data, "usage": usage})
+
+
+def checked_length(service: Served, bits: int | None) -> int:
+    """The length of a prefix of the stored code.
+
+    Raises:
+        RefusedError: beyond the codes, or the code of a length is not a prefix.
+    """
+    layout = service.collection.run.model.layout
+    if bits is None:
+        return layout.stored
+    if bits > layout.longest:
+        raise RefusedError(422, f"must be a whole number from 1 to {layout.longest}, got {bits}.", field="bits")
+    if not layout.nested or layout.views > 1:
+        raise RefusedError(422, "this run has a code for each length: leave the length out.", field="bits")
+    return bits
+
+
+def _base64(values: Values) -> str:
+    return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()

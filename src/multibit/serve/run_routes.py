@@ -1,0 +1,70 @@
+"""Endpoints about the run and the server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import PlainTextResponse, Response
+
+from multibit.serve import models
+from multibit.serve.answers import Served, as_json
+from multibit.serve.explain import explain, related_labels
+from multibit.serve.problems import DESCRIBED, RefusedError
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/v1/info", response_model=models.Info)
+async def info(service: Served) -> Response:
+    """What is served: lengths, sizes, fields with counts, limits."""
+    run = service.collection.run
+    sizes = {"image": run.recipe.image.dimension, "text": run.recipe.text.dimension}
+    return as_json({
+        "model": run.record.model, "method": run.record.method, "bits": run.model.bits, "lengths": list(run.lengths),
+        "nested": run.model.layout.nested, "indices": service.collection.sizes,
+        "fields": await service.field_counts(), "labels": list(run.label_names),
+        "encodes": list(service.encoder.encoders), "feature_bytes": {name: 4 * size for name, size in sizes.items()},
+        "writable": service.settings.writable, "limits": service.settings.limits,
+    })  # fmt: skip
+
+
+@router.get("/v1/explain", response_model=models.Explanation)
+async def explain_run(service: Served) -> Response:
+    """Accuracy by length, bit budget by scale, and warnings about the codes."""
+    return as_json(await service.fact("explanation", lambda: explain(service.collection)))
+
+
+_UNKNOWN: dict[int | str, dict[str, Any]] = {
+    404: {**DESCRIBED[422], "description": "No such label, or a run without a relation teacher."}
+}
+
+
+@router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours, responses=_UNKNOWN)
+async def neighbours(name: str, service: Served, k: Annotated[int, Query(ge=1, le=1000)] = 12) -> Response:
+    """The labels that the relation teacher considers related to a label, with the score at each scale."""
+    return as_json(await service.run(related_labels, service.collection.run, name, k))
+
+
+@router.get("/livez", response_class=PlainTextResponse)
+async def livez() -> str:
+    """Whether the process answers."""
+    return "ok"
+
+
+@router.get("/readyz", response_class=PlainTextResponse, responses={503: DESCRIBED[503]})
+async def readyz(service: Served) -> str:
+    """Whether queries are answered: after the first one, and until the server is told to stop."""
+    if not service.is_ready:
+        raise RefusedError(503, "the server is starting or stopping.")
+    return "ok"
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: Served) -> PlainTextResponse:
+    """Counters and histograms for Prometheus."""
+    numbers = service.metrics
+    for name, size in service.collection.sizes.items():
+        numbers.items.labels(name).set(size)
+    numbers.version.set(service.collection.version)
+    return PlainTextResponse(numbers.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,293 @@
+"""What the endpoints call: queries are encoded and searched in micro-batches, and the indices are kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from multibit.codes import MODALITIES, Modality
+from multibit.errors import MultibitError
+from multibit.serve import explain
+from multibit.serve.batching import Batcher
+from multibit.serve.collection import Collection, Entry, Found, Id, Query, Values
+from multibit.serve.encoding import QueryEncoder, Raw
+from multibit.serve.metrics import Metrics
+from multibit.serve.models import NewItem, SearchOptions, SearchRequest
+from multibit.serve.problems import RefusedError
+from multibit.serve.settings import ServerSettings
+
+LOG = logging.getLogger("multibit.serve")
+REMEMBERED = 4_096  # encoded texts that are kept
+THREADS = 2  # that decode images and read facts
+OTHER: dict[Modality, Modality] = {"image": "text", "text": "image"}
+
+T = TypeVar("T")
+
+
+class Service:
+    """A run that answers queries; all methods that wait run in one event loop.
+
+    Args:
+        collection: what is searched. encoder: of raw queries. settings: limits. metrics: to fill.
+    """
+
+    def __init__(
+        self, collection: Collection, encoder: QueryEncoder, settings: ServerSettings, metrics: Metrics
+    ) -> None:
+        self.collection, self.encoder, self.settings, self.metrics = collection, encoder, settings, metrics
+        self.is_ready = False
+        self._texts: OrderedDict[str, Values] = OrderedDict()
+        self._facts: dict[Any, tuple[int, Any]] = {}
+        self._pool = ThreadPoolExecutor(THREADS, "multibit-work")
+        self._writer = ThreadPoolExecutor(1, "multibit-write")
+        self._encoding: Batcher[Raw, Values] = self._batcher("encode", encoder.encode)
+        self._searching: Batcher[Query, Found] = self._batcher("search", collection.search)
+        self._watching: asyncio.Task[None] | None = None
+
+    def _batcher(self, stage: str, work: Callable[[list[Any]], Sequence[Any]]) -> Batcher[Any, Any]:
+        batcher: Batcher[Any, Any] = Batcher(
+            f"multibit-{stage}", work, capacity=self.settings.queue, observe=self.metrics.batch.labels(stage).observe
+        )
+        self.metrics.queue.labels(stage).set_function(lambda: len(batcher))
+        return batcher
+
+    # Life
+
+    async def start(self) -> None:
+        """Answer a first query, which loads what is loaded late; then the server is ready."""
+        for modality in self.collection.modalities:
+            values = np.ones(self.collection.run.model.layout.stored, np.float32)
+            if "text" in self.encoder.encoders:
+                values = await self.encode_text("warm up")
+            await self._searching.submit(Query(values, modality, self.collection.run.model.bits, 1))
+        self._watching = asyncio.create_task(self._watch())
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Finish what waits."""
+        self.is_ready = False
+        if self._watching is not None:
+            self._watching.cancel()
+        for worker in (self._encoding.close, self._searching.close, self._writer.shutdown, self._pool.shutdown):
+            await asyncio.to_thread(worker)
+
+    async def _watch(self) -> None:
+        """Take over changes of the indices that others make."""
+        while True:
+            await asyncio.sleep(self.settings.refresh)
+            try:
+                await self._in_thread(self.collection.refresh, self._writer)
+            except (MultibitError, OSError) as error:  # the version in memory goes on
+                LOG.warning("the index cannot be read again: %s", error)
+
+    async def _in_thread(self, work: Callable[..., T], pool: ThreadPoolExecutor | None = None, *given: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await asyncio.wait_for(loop.run_in_executor(pool or self._pool, work, *given), self.settings.timeout)
+
+    async def run(self, work: Callable[..., T], *given: Any) -> T:
+        """The result of a function that takes a moment, computed in another thread."""
+        return await self._in_thread(work, None, *given)
+
+    # Queries
+
+    async def encode_text(self, text: str) -> Values:
+        """The relaxed code of a text; the last ones are remembered."""
+        return (await self.encode_texts([text]))[0]
+
+    async def encode_texts(self, texts: Sequence[str]) -> list[Values]:
+        """The relaxed codes of texts."""
+        if not texts:
+            return []
+        self.encoder.require("text")
+        self._require_few("texts", len(texts))
+        for text in texts:
+            if len(text) > self.settings.max_text:
+                problem = f"{len(text):,} characters; at most {self.settings.max_text:,} are read."
+                raise RefusedError(422, problem, field="text")
+        found = {text: self._texts[text] for text in texts if text in self._texts}
+        new = [text for text in dict.fromkeys(texts) if text not in found]
+        found.update(zip(new, await self._encoded([("text", text) for text in new]), strict=True))
+        for text, values in found.items():
+            self._texts[text] = values
+            self._texts.move_to_end(text)
+        while len(self._texts) > REMEMBERED:
+            self._texts.popitem(last=False)
+        return [found[text] for text in texts]
+
+    async def encode_images(self, files: Sequence[bytes]) -> list[Values]:
+        """The relaxed codes of image files."""
+        self._require_few("images", len(files))
+        prepared = [
+            await self._in_thread(self.encoder.prepare, None, content, self.settings.max_pixels) for content in files
+        ]
+        return await self._encoded(prepared)
+
+    async def _encoded(self, queries: Sequence[Raw]) -> list[Values]:
+        return await asyncio.wait_for(self._encoding.submit(*queries), self.settings.timeout) if queries else []
+
+    async def search(self, request: SearchRequest) -> tuple[Query, Found]:
+        """The answer of a search by text, id, vector or code."""
+        modality: Modality
+        if request.id is not None:
+            source = request.source or (request.modality or self.collection.modalities[0])
+            values = await self._in_thread(self.collection.values_of, None, request.id, source)
+            modality = request.modality or source
+        elif request.text is not None:
+            modality = request.modality or "image"
+            self.plan(request, modality)  # refuse it before the encoding
+            values = await self.encode_text(request.text)
+        else:
+            modality = request.modality or OTHER[request.source or "text"]
+            if request.vector is not None:
+                values = self._given(request.vector)
+            else:
+                values, request = self._coded(str(request.code), request)
+        return await self.search_values(values, request, modality)
+
+    async def search_values(self, values: Values, options: SearchOptions, modality: Modality) -> tuple[Query, Found]:
+        """The answer of a search by a relaxed code."""
+        query = self.plan(options, modality)._replace(values=values)
+        return query, await self._found(query)
+
+    async def _found(self, query: Query) -> Found:
+        (found,) = await asyncio.wait_for(self._searching.submit(query), self.settings.timeout)
+        self.metrics.searched(query.bits, found.seconds)
+        return found
+
+    def plan(self, options: SearchOptions, modality: Modality) -> Query:
+        """A checked query without its values.
+
+        Raises:
+            RefusedError: no such index. DataError: a length, field or filter that does not fit.
+        """
+        longest = self.collection.run.model.bits
+        bits = longest if options.bits is None else options.bits
+        self.collection.index(modality, bits)
+        if options.k > self.settings.max_k:
+            raise RefusedError(422, f"at most {self.settings.max_k:,} hits, got {options.k:,}.", field="k")
+        known = self.collection.fields(modality)
+        for name in options.fields or ():
+            if name not in known:
+                raise RefusedError(422, f"no item has a field {name!r}.", field="fields")
+        key = self.collection.parse_where(options.where, modality)
+        fields = None if options.fields is None else tuple(options.fields)
+        return Query(
+            np.empty(0, np.float32), modality, bits, options.k, options.where, key, options.relaxed,
+            options.max_distance, fields,
+        )  # fmt: skip
+
+    async def similar(self, name: Id, source: Modality, options: SearchOptions) -> tuple[Query, Found]:
+        """The items nearest to an item, without itself."""
+        planned = self.plan(options, options.modality or source)
+        values = await self.run(self.collection.values_of, name, source)
+        query = planned._replace(values=values, k=options.k + 1)
+        found = await self._found(query)
+        others = [hit for hit in found.hits if str(hit.id) != str(name)][: options.k]
+        return query, Found(others, found.items, found.bytes_read, found.seconds)
+
+    def _given(self, vector: Sequence[float]) -> Values:
+        stored = self.collection.run.model.layout.stored
+        if len(vector) != stored:
+            raise RefusedError(422, f"need {stored} numbers, got {len(vector)}.", field="vector")
+        values = np.array(vector, np.float64)
+        return np.clip(values, -1e30, 1e30).astype(np.float32)
+
+    def _coded(self, code: str, request: SearchRequest) -> tuple[Values, SearchRequest]:
+        """The values of a hexadecimal code. A prefix of a nested code can be searched at its own length and below."""
+        layout = self.collection.run.model.layout
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), np.uint8))[: layout.stored]
+        values = np.full(layout.stored, -1, np.float32)
+        values[: len(bits)] = bits.astype(np.float32) * 2 - 1
+        if len(bits) < layout.stored:
+            if not layout.nested or layout.views > 1 or (request.bits or 0) > len(bits):
+                wanted = request.bits if layout.nested and layout.views == 1 else layout.stored
+                raise RefusedError(422, f"need the code of {wanted} bits, got {len(bits)}.", field="code")
+            request = request.model_copy(update={"bits": request.bits or len(bits)})
+        return values, request
+
+    def _require_few(self, what: str, count: int) -> None:
+        if count > self.settings.max_batch:
+            raise RefusedError(422, f"at most {self.settings.max_batch} {what} at a time, got {count}.", field=what)
+
+    # Items
+
+    async def put(self, items: Sequence[NewItem]) -> None:
+        """Add or replace items."""
+        self._require_few("items", len(items))
+        values: list[dict[Modality, Values]] = [{} for _ in items]
+        texts = {place: item.text for place, item in enumerate(items) if self._reads_text(item)}
+        images = {place: item.image for place, item in enumerate(items) if item.image and item.image_vector is None}
+        files = [decode_base64(content) for content in images.values()]
+        for place, each in zip(texts, await self.encode_texts([str(text) for text in texts.values()]), strict=True):
+            values[place]["text"] = each
+        for place, each in zip(images, await self.encode_images(files), strict=True):
+            values[place]["image"] = each
+        entries = [self._entry(item, own) for item, own in zip(items, values, strict=True)]
+        await self._in_thread(self.collection.put, self._writer, entries)
+
+    def _reads_text(self, item: NewItem) -> bool:
+        """Whether the text of an item is encoded: not if it has a vector, or if no encoder can and it has an image."""
+        if item.text is None or item.text_vector is not None:
+            return False
+        return "text" in self.encoder.encoders or not (item.image or item.image_vector)
+
+    def _entry(self, item: NewItem, values: dict[Modality, Values]) -> Entry:
+        for modality in MODALITIES:
+            vector = item.text_vector if modality == "text" else item.image_vector
+            if vector is not None:
+                values[modality] = self._given(vector)
+        fields = dict(item.fields) if item.text is None else {**item.fields, "text": item.text}
+        content = None if item.image is None else decode_base64(item.image)
+        return Entry(item.id, values, content, fields)
+
+    async def delete(self, name: Id) -> None:
+        """Remove an item."""
+        await self._in_thread(self.collection.delete, self._writer, name)
+
+    # Facts
+
+    async def fact(self, name: str, work: Callable[[], T]) -> T:
+        """The result of a slow function of the indices, kept until they change."""
+        version = self.collection.version
+        known = self._facts.get(name)
+        if known is None or known[0] != version:
+            known = version, await self._in_thread(work)
+            self._facts[name] = known
+        return known[1]  # type: ignore[no-any-return]
+
+    async def field_counts(self) -> dict[str, dict[str, Any]]:
+        """Fields by modality, with counts."""
+        collection = self.collection
+        return await self.fact(
+            "fields", lambda: {each: explain.field_counts(collection.index(each)) for each in collection.modalities}
+        )
+
+
+def decode_base64(text: str) -> bytes:
+    """The bytes of a base64 text.
+
+    Raises:
+        RefusedError: not base64.
+    """
+    with contextlib.suppress(binascii.Error, ValueError):
+        return base64.b64decode(text, validate=True)
+    raise RefusedError(422, "not valid base64.", field="image")
+
+
+def hexadecimal(values: Values) -> str:
+    """The binary code of a relaxed code, the first bit first.
+
+    Example:
+        >>> hexadecimal(np.array([0.3, -0.2, 0.1, -1, 0.5, 0.5, -0.1, -0.1, 0.9], np.float32))
+        'ac80'
+    """
+    return np.packbits(values >= 0).tobytes().hex()

@@ -584,7 +584,6 @@ def test_the_docstring_lists_exactly_the_public_names():
         ["features", "x.csv", "--out", "f", "--workers", "0"],
         ["evaluate", "r", "--at", "0"],
         ["index", "r", "--items", "some"],
-        ["search", "r"],
         ["search", "r", "q", "-k", "many"],
         ["search", "r", "q", "--in", "sound"],
         ["search", "r", "q", "--as", "smell"],

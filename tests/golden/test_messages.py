@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from commands import TINY, assert_golden, cli, masked
@@ -87,6 +89,17 @@ search run word --max-distance -1
 search run word --index other/index
 search run word --index empty
 search run gone.png
+search run
+search run word --queries null.parquet --out hits.parquet
+search run --queries null.parquet
+search run --queries null.parquet --out hits.csv
+search run --queries null.parquet --out hits.parquet --json
+search run --queries null.parquet --out hits.parquet --as image
+search run --queries null.parquet --out hits.parquet --field rank
+search run --queries null.parquet --out hits.parquet
+search run --queries ready.npz --out hits.parquet
+search run word --out hits.parquet
+search run word --field colour
 search run word --where colour=red
 search run word --where labels=none
 search plain word
@@ -117,6 +130,7 @@ def write_bad_files(folder: Path) -> None:
     good = (folder / "ready.npz").read_bytes(), segment.read_bytes()
     for name, content in zip(("cut.npz", "cut.mbx"), good, strict=True):
         (folder / name).write_bytes(content[: len(content) // 2])
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "null.parquet")
     data = plant(60)
     np.savez(folder / "unlabelled.npz", image=data["image"], text=data["text"])
     np.savez(folder / "two.npz", **{**data, "labels": 2 * data["labels"]})

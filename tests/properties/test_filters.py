@@ -7,6 +7,7 @@ import json
 import operator
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,3 +146,15 @@ def test_a_filter_may_be_json(items, where):
     data = Metadata.of(items, IdColumn(range(len(items))))
     as_text = json.loads(json.dumps(where, default=lambda value: value.isoformat()))
     assert evaluate(as_text, data, KINDS).tolist() == evaluate(where, data, KINDS).tolist()
+
+
+@pytest.mark.parametrize("rare", [0, 1, 7, 3000])
+def test_a_label_is_found_wherever_it_lies_however_rare(rare):
+    rng = np.random.default_rng(rare)
+    items = [{"tags": [f"t{tag}" for tag in rng.integers(9, size=rng.integers(4))]} for _ in range(3000)]
+    items[::50] = [{} for _ in items[::50]]
+    for row in rng.choice(3000, rare, replace=False):
+        items[row] = {"tags": [*items[row].get("tags", []), "rare", "rare", *items[row].get("tags", [])]}
+    data = Metadata.of([*items, {"tags": ["rare"]}, {"tags": []}], IdColumn(range(3002)))
+    wanted = ["rare" in item.get("tags", []) for item in items]
+    assert evaluate({"tags": "rare"}, data, data.kinds).tolist() == [*wanted, True, False]

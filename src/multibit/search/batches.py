@@ -126,7 +126,7 @@ class QueryFile:
     def _require_filled(self, values: Any, name: str, first: int) -> None:
         if values.null_count:
             row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            raise DataError("null.", file=self.path, row=first + row + 1, field=name)
+            raise DataError("is null, but every row is a query.", file=self.path, row=first + row + 1, field=name)
 
     def codes(self, values: Any, first: int = 0) -> Codes:
         """Packed codes of a block as codes."""
@@ -237,7 +237,7 @@ def require_free_names(fields: Sequence[str]) -> None:
     for name in fields:
         if name in (QUERY, RANK, ID, DISTANCE):
             problem = f"a field is named {name!r}, as a column of the hits."
-            raise DataError(problem, option="fields", hint="Choose other `fields`, or rename it.")
+            raise DataError(problem, option="fields", hint="Choose other fields, or rename it.")
 
 
 def _no_rows(schema: Any, columns: list[str]) -> Any:

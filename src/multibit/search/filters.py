@@ -37,6 +37,7 @@ ORDERED: dict[str, Callable[[Any, Any], Any]] = {
 }
 OPERATORS = ("$eq", "$ne", *ORDERED, "$in", "$nin", "$all", "$exists", "$not")
 LOGICAL = ("$and", "$or", "$not")
+SPARSE = 0.005  # share of passing values of lists, below which it is faster to find the list of each
 _TYPED = re.compile(r"(?P<negated>not\s+)?(?P<field>[^=<>!]+?)\s*(?P<sign>>=|<=|!=|=|>|<)\s*(?P<value>.*)", re.DOTALL)
 _SIGNS = {">=": "$gte", "<=": "$lte", "!=": "$ne", "=": "$eq", ">": "$gt", "<": "$lt"}
 
@@ -362,9 +363,14 @@ def _every(masks: Sequence[Mask], count: int) -> Mask:
 
 def _any_in(offsets: NDArray[np.int64], passing: Mask) -> Mask:
     """Whether any value of each list passes."""
-    ends = np.zeros(len(passing) + 1, np.int64)
-    np.cumsum(passing, out=ends[1:])
-    found: Mask = ends[offsets[1:]] > ends[offsets[:-1]]
+    found = np.zeros(len(offsets) - 1, bool)
+    if np.count_nonzero(passing) < SPARSE * len(passing):
+        found[np.searchsorted(offsets, np.flatnonzero(passing), side="right") - 1] = True
+        return found
+    counts = np.zeros(len(passing) + 1, np.int32 if len(passing) < 2**31 else np.int64)
+    np.cumsum(passing, out=counts[1:])
+    counts = counts[offsets]
+    np.greater(counts[1:], counts[:-1], out=found)
     return found
 
 

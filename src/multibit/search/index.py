@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known
-from multibit.files import only_writer
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
@@ -322,7 +319,7 @@ class Index:
         """
         if self.path is not None and Path(path).resolve() == self.path.resolve():
             self._require_changeable()
-        with _writing(Path(path)):
+        with storage.writing(Path(path)):
             storage.write(Path(path), self._version, self._facts)
 
     @classmethod
@@ -400,7 +397,7 @@ class Index:
             [['a', 'b']]
         """
         path = self._opened()
-        with _writing(path) as unchanged:
+        with storage.writing(path) as unchanged:
             index = Index._of(storage.read(path, verify=False, known=self._version), path)
             yield index
             unchanged()
@@ -420,7 +417,7 @@ class Index:
         target = Path(path)
         if not target.exists():
             cls.open(target)  # raises FormatError
-        with _writing(target) as unchanged:
+        with storage.writing(target) as unchanged:
             index = cls.open(target)
             yield index
             unchanged()
@@ -448,22 +445,3 @@ class Index:
             problem = f"cannot be read ({lost.problem}), so the index can be searched, but not changed."
             raise FormatError(problem, file=lost.file, hint="Restore a copy of the file.")
         searching.require_views(self.engine_name, *codes)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[Callable[[], None]]:
-    """Be the only writer of an index, and remove what interrupted writers left in it and next to it.
-
-    Yields:
-        A function that raises FormatError if the index was moved, removed or replaced by another one meanwhile.
-    """
-    with only_writer(path, ("*",)):
-        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
-            shutil.rmtree(left_over, ignore_errors=True)
-        before = path.stat().st_ino if path.exists() else None
-
-        def unchanged() -> None:
-            if not path.exists() or path.stat().st_ino != before:
-                raise FormatError("was moved or removed meanwhile, so the change is not written.", file=path)
-
-        yield unchanged

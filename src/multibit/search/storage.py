@@ -10,14 +10,16 @@ are read as they are, and exchanged for a folder by the first change.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import glob
 import itertools
 import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +32,7 @@ from multibit.errors import DataError, FormatError
 from multibit.files import (
     flush,
     json_text,
+    only_writer,
     put_arrays,
     read_arrays,
     read_json,
@@ -37,6 +40,7 @@ from multibit.files import (
     require_file,
     require_writable,
 )
+from multibit.progress import notice
 from multibit.search.columns import IdColumn, text_column
 from multibit.search.engines import ENGINES, Engine, StoredEngine
 from multibit.search.metadata import Metadata
@@ -109,6 +113,25 @@ def _require_index_folder(path: Path) -> None:
 def generation_of(path: Path) -> int:
     """Number of the version that is on disk, without reading it."""
     return int(_manifest(path)["generation"]) if path.is_dir() else 0
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Callable[[], None]]:
+    """Be the only writer of an index, and remove what interrupted writers left in it and next to it.
+
+    Yields:
+        A function that raises FormatError if the index was moved, removed or replaced by another one meanwhile.
+    """
+    with only_writer(path, ("*",)):
+        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        before = path.stat().st_ino if path.exists() else None
+
+        def unchanged() -> None:
+            if not path.exists() or path.stat().st_ino != before:
+                raise FormatError("was moved or removed meanwhile, so the change is not written.", file=path)
+
+        yield unchanged
 
 
 def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
@@ -258,7 +281,8 @@ def _write_engine(path: Path, segment: Segment, engine: str, new: list[Path]) ->
         return None
     if segment.engine_file is not None and _is_in(segment.engine_file, path):
         return segment.engine_file
-    arrays, header = cast(StoredEngine, segment.engine(engine)).to_arrays()
+    with notice(f"Preparing the {engine} engine"):
+        arrays, header = cast(StoredEngine, segment.engine(engine)).to_arrays()
     if not arrays:
         return None
     file = _new_file(path, engine, new)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multibit.codes import Codes, compiling, kernels, table_kernels, vectors
 from multibit.codes.compiling import compiled, has_instructions
 from multibit.codes.distance import nearest, scan_of
-from multibit.codes.vectors import GROUP
+from multibit.codes.vectors import GROUP, SEVERAL
 
 needs_tables = pytest.mark.skipif(not has_instructions("avx2"), reason="this processor has no AVX2")
 ROWS = [1, 31, 32, 33, 63, 64, 65, 255, 257, 511, 512, 513, 1537]
@@ -137,13 +137,24 @@ def test_the_bare_distances_count_the_rows_at_distance_zero():
 
 @compiled
 def mask_below(values, start, limit):
-    return vectors.below(values, start, limit)
+    return vectors.below(values, start, limit), vectors.any_below(values, start, limit)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("limit", [0, 1, 7, 250, 255])
 def test_each_bit_of_the_mask_tells_whether_a_value_is_below_the_limit(dtype, limit):
-    values = np.random.default_rng(13).integers(0, 256, 3 * GROUP).astype(dtype)
-    for start in (0, 5, 2 * GROUP):
-        mask = int(mask_below(values, start, limit))
-        assert [mask >> i & 1 for i in range(GROUP)] == (values[start : start + GROUP] < limit).astype(int).tolist()
+    values = np.random.default_rng(13).integers(0, 256, 2 * SEVERAL).astype(dtype)
+    for start in (0, 5, SEVERAL):
+        mask, some = mask_below(values, start, limit)
+        assert [int(mask) >> i & 1 for i in range(GROUP)] == (values[start : start + GROUP] < limit).astype(
+            int
+        ).tolist()
+        assert bool(some) == (values[start : start + SEVERAL] < limit).any()
+
+
+def test_one_value_below_the_limit_is_seen_wherever_it_is():
+    for at in range(SEVERAL):
+        values = np.full(SEVERAL, 9, np.uint16)
+        values[at] = 8
+        mask, some = mask_below(values, 0, 9)
+        assert some and bool(mask) == (at < GROUP)

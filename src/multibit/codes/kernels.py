@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multibit.codes.compiling import BATCH, compiled
-from multibit.codes.selection import drop, finish, forget, no_candidates, take
+from multibit.codes.selection import drop, finish, forget, make_room, no_candidates, take
 from multibit.codes.vectors import ones
 
 CHUNK = 1536  # database rows per step: eight planes of them and their distances stay in the first-level cache
@@ -195,6 +195,7 @@ def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
     single, count_rows, k = scan.asked * scan.views == 1, planes.shape[1] // scan.views, found.rows.shape[1]
     batch = max(1, min(BATCH, CANDIDATES // max(2 * k, k + 4 * CHUNK), last - first))
     kept, chunk = no_candidates(batch, k, limit, CHUNK), np.empty(CHUNK, np.uint16)
+    counts, capacity = kept.counts, kept.rows.shape[1]
     for begin in range(first, last, batch):
         many = min(batch, last - begin)
         forget(kept, limit)
@@ -209,6 +210,8 @@ def nearest(first: int, last: int, scan: Any, limit: int, found: Any) -> None:
                 if near_enough:
                     if len(allowed):
                         drop(chunk, len(part), allowed[start : start + len(part)], np.uint16(limit))
+                    if counts[b] + len(part) > capacity:
+                        make_room(kept, b, k)
                     take(chunk, len(part), start, k, kept, b)
         for b in range(many):
             finish(kept, b, k, limit, found, begin + b)

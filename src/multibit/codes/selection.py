@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multibit.codes.compiling import compiled
-from multibit.codes.vectors import GROUP, below, lowest
+from multibit.codes.vectors import GROUP, SEVERAL, any_below, below, lowest
 
 
 class Candidates(NamedTuple):
@@ -51,32 +51,43 @@ def forget(kept: Any, limit: int) -> None:
 
 
 @compiled
+def make_room(kept: Any, b: int, k: int) -> None:
+    """Drop the candidates of query b that have become too far; needed before `take`, where more would not fit.
+
+    Neither `take` nor a function around both does this: counting references to the arrays would cost more than either.
+    """
+    rows, near, histogram, at_cut = kept.rows[b], kept.distances[b], kept.histogram[b], k - kept.inside[b]
+    kept.counts[b] = _keep_best(rows, near, kept.counts[b], kept.cuts[b], at_cut, histogram)
+
+
+@compiled
 def take(distances: Any, size: int, start: int, k: int, kept: Any, b: int) -> None:
     """Add the rows below the cut to the candidates of query b, and lower the cut where k are within it already.
 
     Args:
-        distances: of the rows from `start` on; the length is a multiple of `GROUP`. size: how many of them are rows.
+        distances: of the rows from `start` on; the length is a multiple of `SEVERAL`. size: how many of them are rows.
     """
     rows, near, histogram = kept.rows, kept.distances, kept.histogram  # indexed by b: views of a row cost more
     count, inside, cut = kept.counts[b], kept.inside[b], kept.cuts[b]
-    if count + size > rows.shape[1]:
-        count = _keep_best(rows[b], near[b], count, cut, k - inside, histogram[b])
-    for group in range(0, size, GROUP):
-        found = below(distances, group, cut)
-        if size - group < GROUP:
-            found &= (np.uint64(1) << np.uint64(size - group)) - np.uint64(1)
-        while found:
-            i = group + np.int64(lowest(found))
-            found &= found - np.uint64(1)
-            distance = distances[i]
-            if distance < cut:
-                rows[b, count], near[b, count] = start + i, distance
-                count += 1
-                histogram[b, distance] += 1
-                inside += 1
-                while inside >= k:
-                    cut -= 1
-                    inside -= histogram[b, cut]
+    for several in range(0, size, SEVERAL):
+        if not any_below(distances, several, cut):
+            continue
+        for group in range(several, min(several + SEVERAL, size), GROUP):
+            found = below(distances, group, cut)
+            if size - group < GROUP:
+                found &= (np.uint64(1) << np.uint64(size - group)) - np.uint64(1)
+            while found:
+                i = group + np.int64(lowest(found))
+                found &= found - np.uint64(1)
+                distance = distances[i]
+                if distance < cut:
+                    rows[b, count], near[b, count] = start + i, distance
+                    count += 1
+                    histogram[b, distance] += 1
+                    inside += 1
+                    while inside >= k:
+                        cut -= 1
+                        inside -= histogram[b, cut]
     kept.counts[b], kept.inside[b], kept.cuts[b] = count, inside, cut
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from multibit.codes.compiling import compiled, has_instructions
 from multibit.codes.kernels import CANDIDATES
-from multibit.codes.selection import drop, finish, forget, no_candidates, take
+from multibit.codes.selection import drop, finish, forget, make_room, no_candidates, take
 from multibit.codes.vectors import BLOCK, LANES, NIBBLES, TABLES, block_distances, split_words
 
 BATCH = 64  # queries that share the nibbles of a pass over the database
@@ -79,6 +79,7 @@ def nearest(first: int, last: int, scan: Any, asked: Any, limit: int, found: Any
     planes, allowed, k = scan.planes, scan.allowed, found.rows.shape[1]
     batch = max(1, min(BATCH, CANDIDATES // max(2 * k, k + 4 * STEP), last - first))
     kept = no_candidates(batch, k, limit, STEP)
+    counts, capacity = kept.counts, kept.rows.shape[1]
     nibbles, distances = np.zeros((NIBBLES * len(planes), STEP), np.uint8), np.empty(STEP, np.uint8)
     for begin in range(first, last, batch):
         many = min(batch, last - begin)
@@ -90,6 +91,8 @@ def nearest(first: int, last: int, scan: Any, asked: Any, limit: int, found: Any
                 if _distances(nibbles, asked, begin + b, size, distances) < kept.cuts[b]:
                     if len(allowed):
                         drop(distances, size, allowed[start : start + size], np.uint8(limit))
+                    if counts[b] + size > capacity:
+                        make_room(kept, b, k)
                     take(distances, size, start, k, kept, b)
         for b in range(many):
             finish(kept, b, k, limit, found, begin + b)

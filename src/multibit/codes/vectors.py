@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 GROUP = 64  # rows whose comparison with a limit is one word
+SEVERAL = 4 * GROUP  # rows that are skipped together when none of them is near enough
 LANES = 32  # bytes of a vector of AVX2
 BLOCK = 8 * LANES  # rows whose distances stay in registers
 NIBBLES = 4  # of a word of 16 bits
@@ -61,21 +63,34 @@ def lowest(_context: Any, word: Any) -> Any:
     return types.uint64(word), emit
 
 
+def _mask_below(groups: int) -> Any:
+    """Emits the masks of some consecutive groups of values below a limit, joined by "or"."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, start, limit = arguments
+        vector = ir.VectorType(ir.IntType(signature.args[0].dtype.bitwidth), GROUP)
+        undefined, lanes = ir.Constant(vector, ir.Undefined), ir.VectorType(ir.IntType(32), GROUP)
+        first = builder.insert_element(undefined, limit, ir.Constant(ir.IntType(32), 0))
+        limits, masks = builder.shuffle_vector(first, undefined, _same(lanes, 0)), []
+        for n in range(groups):
+            offset = builder.add(start, ir.Constant(_LONG, n * GROUP))
+            values = builder.load(_data(context, builder, signature.args[0], array, offset, vector), align=1)
+            masks.append(builder.icmp_unsigned("<", values, limits))
+        return builder.bitcast(functools.reduce(builder.or_, masks), _LONG)
+
+    return emit
+
+
 @_instruction
 def below(_context: Any, values: Any, start: Any, limit: Any) -> Any:
     """One bit for each of `GROUP` unsigned values from `start` on: whether it is below the limit."""
+    return types.uint64(values, types.int64, values.dtype), _mask_below(1)
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, offset, bound = arguments
-        vector = ir.VectorType(ir.IntType(signature.args[0].dtype.bitwidth), GROUP)
-        here = builder.load(_data(context, builder, signature.args[0], array, offset, vector), align=1)
-        first = builder.insert_element(ir.Constant(vector, ir.Undefined), bound, ir.Constant(ir.IntType(32), 0))
-        bounds = builder.shuffle_vector(
-            first, ir.Constant(vector, ir.Undefined), _same(ir.VectorType(ir.IntType(32), GROUP), 0)
-        )
-        return builder.bitcast(builder.icmp_unsigned("<", here, bounds), _LONG)
 
-    return types.uint64(values, types.int64, values.dtype), emit
+@_instruction
+def any_below(_context: Any, values: Any, start: Any, limit: Any) -> Any:
+    """A word that is not zero if one of `SEVERAL` unsigned values from `start` on is below the limit."""
+    return types.uint64(values, types.int64, values.dtype), _mask_below(SEVERAL // GROUP)
 
 
 @_instruction

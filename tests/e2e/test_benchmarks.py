@@ -18,10 +18,11 @@ PRINTED = {
     "plus": "cross-length tau-b, multibit-plus",
     "resolution": "peak memory",
     "search": "pruned lists",
+    "serve": "soak: {",
     "startup": "multibit --help",
     "training": "ratio, median of 1",
 }
-NEEDS = {"index": "faiss", "search": "faiss"}
+NEEDS = {"index": "faiss", "search": "faiss", "serve": "fastapi"}
 
 pytestmark = pytest.mark.slow
 

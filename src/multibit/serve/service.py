@@ -63,12 +63,14 @@ class Service:
     # Life
 
     async def start(self) -> None:
-        """Answer a first query, which loads what is loaded late; then the server is ready."""
+        """Answer first queries, which load what is loaded late: encoders, index pages, kernels. Then be ready."""
+        values = np.ones(self.collection.run.model.layout.stored, np.float32)
+        if "text" in self.encoder.encoders:
+            values = await self.encode_text("warm up")
         for modality in self.collection.modalities:
-            values = np.ones(self.collection.run.model.layout.stored, np.float32)
-            if "text" in self.encoder.encoders:
-                values = await self.encode_text("warm up")
-            await self._searching.submit(Query(values, modality, self.collection.run.model.bits, 1))
+            query = Query(values, modality, self.collection.run.model.bits, 1)
+            for each in ([query], [query] * 4, [query._replace(relaxed=True)]):
+                await self._searching.submit(*each)
         self._watching = asyncio.create_task(self._watch())
         self.is_ready = True
 

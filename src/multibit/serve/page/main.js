@@ -122,7 +122,7 @@ function tell(problem) {
 
 function showStrip(code) {
   const strip = $("strip");
-  const known = code.length * 4 >= info.bits;
+  const known = info.nested && code.length * 4 >= info.bits;
   const bits = [...code].flatMap((digit) => [...Number.parseInt(digit, 16).toString(2).padStart(4, "0")]);
   if (strip.childElementCount !== info.bits) strip.replaceChildren(...Array.from({ length: info.bits }, () => h("i")));
   [...strip.children].forEach((cell, place) => {

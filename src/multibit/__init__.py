@@ -1,7 +1,7 @@
 """multibit: one nested binary code for image-text search.
 
     labels ─> relation ─┐
-    data ─> features ─> hashing ─> codes ─┬─> search
+    data ─> features ─> hashing ─> codes ─┬─> search ─> serve
                                           └─> evaluation ─> report, paper
 
 The public names, in the order of the flow:

@@ -20,10 +20,11 @@ PRINTED = {
     "plus": "cross-length tau-b, multibit-plus",
     "resolution": "peak memory",
     "search": "pruned lists",
+    "serve": "soak: {",
     "startup": "multibit --help",
     "training": "ratio, median of 1",
 }
-NEEDS = {"duplicates": "faiss", "index": "faiss", "search": "faiss"}
+NEEDS = {"duplicates": "faiss", "index": "faiss", "search": "faiss", "serve": "fastapi"}
 
 pytestmark = pytest.mark.slow
 

@@ -417,6 +417,44 @@ def test_a_run_without_encoders_is_searched_by_items(finished, store, tmp_path):
         assert client.get("/v1/info").json()["encodes"] == []
 
 
+def test_a_code_for_each_length_is_searched_at_each_length(store, split, tmp_path):
+    run = Run.create(
+        tmp_path / "run", store, split, method="separate", epochs=1, lengths=(8, 16), scales=2, hidden=16, dimension=8
+    )
+    built = build_indices(run, store)
+    for name, index in built.items():
+        index.save(index_path(tmp_path / "run" / "index", name))
+    with client_of(run, writable=True) as client:
+        await_ready(client)
+        for bits in (5, 8, 11, 16):
+            index = built[f"image-{8 if bits <= 8 else 16}"]
+            expected = index.search(index.codes.take([3]), 7, bits).ids[0]
+            answer = client.post("/v1/search", json={"id": "3", "source": "image", "bits": bits, "k": 7})
+            assert ids(answer) == expected
+        vector = [0.5] * run.model.layout.stored
+        put = client.put("/v1/items", json={"items": [{"id": "new", "text_vector": vector}]})
+        assert put.json()["items"] == {"image-8": 80, "text-8": 81, "image-16": 80, "text-16": 81}
+        refusal(client.post("/v1/search", json={"code": "ff"}), 422, "code")
+        refusal(client.post("/v1/encode", json={"texts": ["a"], "bits": 8}), 422, "bits")
+
+
+def test_an_index_of_another_model_is_not_taken_over(writable, copied, finished, store, caplog):
+    build_indices(finished, store)["image"].save(copied / "image.mbx")
+    for _ in range(300):
+        if "another" in caplog.text or "model" in caplog.text:
+            break
+        time.sleep(0.01)
+    assert writable.get("/v1/info").json()["indices"]["image"] == ITEMS
+    assert writable.put("/v1/items", json={"items": [{"id": "x", "image_vector": [0.5] * BITS}]}).status_code >= 409
+    assert len(Index.load(copied / "image.mbx")) == 80
+
+
+def test_bits_are_not_taken_for_values(client):
+    for vectors in ([[0, 1] * (BITS // 2)], [[0, 1] * (BITS // 2), [0.5] * BITS]):
+        answers = [client.post("/v1/search", json={"vector": vector}) for vector in vectors]
+        refusal(answers[0], 422)
+
+
 def test_a_run_without_an_index_is_refused(pictured, tmp_path):
     with pytest.raises(DataError) as raised:
         client_of(pictured, tmp_path / "nothing")

@@ -83,6 +83,11 @@ merge run/index/image.mbx other/index/image.mbx --out new.mbx
 merge run/index/image.mbx run/index/text.mbx --out new.mbx
 export run/index/image.mbx --out codes.txt
 export cut.mbx --out codes.npy
+serve gone
+serve run --index empty
+serve run --host 0.0.0.0
+serve run --token secret --no-auth
+serve run --max-k 0
 search run word -k 0
 search run word --bits 0
 search run word --max-distance -1

@@ -15,8 +15,8 @@ from multibit.serve.problems import RefusedError
 from multibit.serve.service import Service, hexadecimal
 
 
-def service_of(request: Request) -> Service:
-    """The service of the application.
+async def service_of(request: Request) -> Service:
+    """The service of the application; a function that is not async would be called in a thread, at a cost.
 
     Raises:
         RefusedError: it is not started.

@@ -19,6 +19,7 @@ from multibit.serve.encoding import load_query_encoder
 from multibit.serve.guard import Guard
 from multibit.serve.item_routes import router as items
 from multibit.serve.metrics import Metrics
+from multibit.serve.problems import LOG
 from multibit.serve.query_routes import router as queries
 from multibit.serve.run_routes import router as about
 from multibit.serve.service import Service
@@ -47,6 +48,7 @@ def create_app(run: Run, index: Path | None = None, settings: ServerSettings | N
         service = Service(collection, encoder, settings, metrics)
         app.state.service = service
         starting = asyncio.create_task(service.start())
+        starting.add_done_callback(_report)
         try:
             yield
         finally:
@@ -67,6 +69,11 @@ def create_app(run: Run, index: Path | None = None, settings: ServerSettings | N
             CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"], max_age=600
         )
     return app
+
+
+def _report(starting: asyncio.Task[None]) -> None:
+    if not starting.cancelled() and starting.exception() is not None:
+        LOG.error("the first query failed, so the server is not ready", exc_info=starting.exception())
 
 
 def _add_page(app: FastAPI) -> None:

@@ -43,7 +43,7 @@ class Batcher(Generic[T, R]):
         return len(self._waiting)
 
     async def submit(self, *items: T) -> list[R]:
-        """The results of some items; all of them are queued, or none.
+        """The results of some items; all of them are queued, or none. An empty queue takes any number.
 
         Raises:
             RefusedError: the queue is full, status 503; and what `work` raises.
@@ -51,7 +51,7 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in items]
         with self._ready:
-            if self._closed or len(self._waiting) + len(items) > self.capacity:
+            if self._closed or (self._waiting and len(self._waiting) + len(items) > self.capacity):
                 raise overloaded(f"{len(self._waiting)} queries are waiting; at most {self.capacity} may.")
             self._waiting.extend(zip(items, futures, strict=True))
             self._ready.notify()

@@ -77,14 +77,24 @@ class _Shelf:
     """An index on disk and the version of it that is searched; a search never sees a change while it runs."""
 
     def __init__(self, index: Index, modality: Modality, bits: int) -> None:
-        self.live, self.modality, self.bits = index, modality, bits
+        self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
         self.current = index.snapshot()
 
     def refresh(self) -> bool:
         if not self.live.refresh():
             return False
+        self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
         self.current = self.live.snapshot()
         return True
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[Index]:
+        with self.live.writer() as index:
+            index.require_model(self.model)
+            yield index
+            if not len(index):
+                raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
+        self.current = self.live.snapshot()
 
 
 class Collection:
@@ -229,6 +239,8 @@ class Collection:
 
     def _find(self, index: Index, name: Id) -> SearchResult | None:
         """An item by id, as the only hit of a search; in a path an integer id is text."""
+        if not len(index):
+            return None
         anything = self._anything(index.bits)
         also = [int(name)] if isinstance(name, str) and _INTEGER.fullmatch(name) else []
         for each in (name, *also):
@@ -266,7 +278,7 @@ class Collection:
         paths = {entry.id: str(self._keep_image(entry.image)) for entry in entries if entry.image is not None}
         with self._writing():
             for shelf in self._shelves.values():
-                with shelf.live.writer() as index:
+                with shelf.writer() as index:
                     self._put(index, shelf, entries, paths)
 
     def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
@@ -279,7 +291,6 @@ class Collection:
             index.upsert([entry.id for entry in own], Codes.binarize(values), payloads)
         if known:
             index.remove(known)
-            self._require_items(index)
 
     def delete(self, name: Id) -> None:
         """Remove an item from all indices.
@@ -287,19 +298,15 @@ class Collection:
         Raises:
             RefusedError: no such item. DataError: it is the last one. BusyError: another writer.
         """
-        self.item(name)
+        holding = [shelf for shelf in self._shelves.values() if self._find(shelf.current, name) is not None]
+        if not holding:
+            raise not_found(f"item with id {name!r}")
         with self._writing():
-            for shelf in self._shelves.values():
-                with shelf.live.writer() as index:
+            for shelf in sorted(holding, key=lambda each: len(each.current)):  # the one that refuses comes first
+                with shelf.writer() as index:
                     found = self._find(index, name)
                     if found is not None:
                         index.remove(found.ids[0])
-                        self._require_items(index)
-
-    @staticmethod
-    def _require_items(index: Index) -> None:
-        if not len(index):
-            raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
 
     def _keep_image(self, content: bytes) -> Path:
         """Store an uploaded image under a name that follows from its content."""
@@ -319,6 +326,4 @@ class Collection:
             try:
                 yield
             finally:
-                for shelf in self._shelves.values():
-                    shelf.current = shelf.live.snapshot()
                 self.version += 1

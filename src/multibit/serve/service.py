@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from multibit.codes import MODALITIES, Modality
+from multibit.codes import MODALITIES, Codes, Modality
 from multibit.errors import MultibitError
 from multibit.serve import explain
 from multibit.serve.batching import Batcher
@@ -63,12 +63,14 @@ class Service:
     # Life
 
     async def start(self) -> None:
-        """Answer a first query, which loads what is loaded late; then the server is ready."""
+        """Answer first queries, which load what is loaded late: encoders, index pages, kernels. Then be ready."""
+        values = np.ones(self.collection.run.model.layout.stored, np.float32)
+        if "text" in self.encoder.encoders:
+            values = await self.encode_text("warm up")
         for modality in self.collection.modalities:
-            values = np.ones(self.collection.run.model.layout.stored, np.float32)
-            if "text" in self.encoder.encoders:
-                values = await self.encode_text("warm up")
-            await self._searching.submit(Query(values, modality, self.collection.run.model.bits, 1))
+            query = Query(values, modality, self.collection.run.model.bits, 1)
+            for each in ([query], [query] * 4, [query._replace(relaxed=True)]):
+                await self._searching.submit(*each)
         self._watching = asyncio.create_task(self._watch())
         self.is_ready = True
 
@@ -198,8 +200,9 @@ class Service:
         stored = self.collection.run.model.layout.stored
         if len(vector) != stored:
             raise RefusedError(422, f"need {stored} numbers, got {len(vector)}.", field="vector")
-        values = np.array(vector, np.float64)
-        return np.clip(values, -1e30, 1e30).astype(np.float32)
+        values = np.clip(np.array(vector, np.float64), -1e30, 1e30).astype(np.float32)
+        Codes.binarize(values[None])  # refuses bits, which have no sign
+        return values
 
     def _coded(self, code: str, request: SearchRequest) -> tuple[Values, SearchRequest]:
         """The values of a hexadecimal code. A prefix of a nested code can be searched at its own length and below."""

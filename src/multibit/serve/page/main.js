@@ -122,7 +122,7 @@ function tell(problem) {
 
 function showStrip(code) {
   const strip = $("strip");
-  const known = code.length * 4 >= info.bits;
+  const known = info.nested && code.length * 4 >= info.bits;
   const bits = [...code].flatMap((digit) => [...Number.parseInt(digit, 16).toString(2).padStart(4, "0")]);
   if (strip.childElementCount !== info.bits) strip.replaceChildren(...Array.from({ length: info.bits }, () => h("i")));
   [...strip.children].forEach((cell, place) => {
@@ -260,7 +260,7 @@ function fill() {
   }));
   $("compare").append(...marks.map((bits) => h("option", { value: bits }, plural(bits, "bit"))));
   $("lead").textContent = info.nested
-    ? `Every item is stored once, as ${info.bits} bits, and any beginning of them is a code. Drag the handle: fewer bits are read faster, more bits tell more items apart.`
+    ? `Every item is stored once, as ${info.bits} bits, and its first bits are already a complete code. Drag the handle: reading fewer bits is faster, more bits tell more items apart.`
     : "This run stores a code for each length. Drag the handle to choose how many bits a search reads.";
   const canType = info.encodes.includes("text");
   $("text").disabled = !canType;

@@ -28,7 +28,7 @@ function idea(info) {
     h("h2", { id: "idea" }, "One code, every length"),
     h("p", {}, `A network turns each image and each text into ${plural(info.bits, "bit")}. Two things that belong together get codes in which few bits differ, so searching means counting different bits, which a processor does very fast.`),
     info.nested
-      ? h("p", {}, `The code is nested: its first ${half} bits are a good code themselves, and so is every other beginning. Each item is stored once, and each search decides how much of the code it reads: a short beginning for speed, the whole code for precision. Without nesting, every length would need a model and a copy of all codes.`)
+      ? h("p", {}, `The code is nested: its first ${half} bits are a good code themselves, and so is every other prefix. Each item is stored once, and each search decides how many bits it reads: a few for speed, the whole code for precision. Without nesting, every length would need a model and a copy of all codes.`)
       : h("p", {}, "This run was trained by a method that makes a separate code for each length, so each length has an index of its own."),
     nestedPicture(info));
 }

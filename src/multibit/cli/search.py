@@ -190,7 +190,7 @@ def search(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With --queries: the .parquet of hits to write.")] = None,
 ) -> None:
-    """Search by text or image at any code length, or a whole file of queries."""
+    """Search by text, image or file of queries at any length."""
     if (query is None) == (queries is None):
         raise ConfigError("need one of QUERY and --queries.", option="query", hint="Give a text, an image or a file.")
     asked = _Asked(index or run / "index", kind, modality, bits, k, max_distance, where, field, partial)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,16 @@ def test_kernels_of_two_processors_are_kept_side_by_side(tmp_path):
         answer(run(search, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=flags, NUMBA_CACHE_DIR=str(tmp_path)))
         kept.append({path.name for path in tmp_path.rglob("*kernels.nearest-*.nbc")})
     assert kept[0] < kept[1] == kept[2]
+
+
+@pytest.mark.slow
+def test_a_full_disk_with_the_kernels_of_another_processor_does_not_stop_the_search(tmp_path):
+    code = "from multibit.codes import kernels; print(kernels.nearest.stats.cache_path)"
+    where = run(code, NUMBA_CACHE_DIR=str(tmp_path))
+    folder = Path(where.stdout.strip())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernels.nearest-another.nbc").write_bytes(b"")
+    assert answer(run(FULL + SEARCH, NUMBA_CACHE_DIR=str(tmp_path)))[1] is True  # by its name the kernel is there
 
 
 def test_importing_compiles_nothing():

@@ -293,12 +293,11 @@ def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None
 
     if not queries:
         return
-    if is_compiled(kernel):
-        over_queries(work, queries, threads)
-    else:
-        with notice("Compiling for this processor: once, a few seconds"):
+    if not kernel.signatures:  # not in this process; what is on disk may be for another processor
+        said = "Compiling for this processor: once, a few seconds"
+        with contextlib.nullcontext() if is_compiled(kernel) else notice(said):
             _compile(work)
-        over_queries(work, queries, threads)
+    over_queries(work, queries, threads)
 
 
 def _compile(work: Callable[[int, int], None]) -> None:

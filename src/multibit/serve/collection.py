@@ -208,10 +208,10 @@ class Collection:
         for shelf in self._shelves.values():
             if shelf.modality == modality:
                 index = shelf.current
-                found, codes = self._find(index, name), index.codes
-                if codes is None or found is None:
+                found = self._find(index, name)
+                if found is None:
                     raise not_found(f"{modality} with id {name!r}")
-                values[layout.part(shelf.bits)] = codes.take(found.rows[0, :1]).to_signs().ravel()
+                values[layout.part(shelf.bits)] = index.codes_of(found.ids[0]).to_signs().ravel()
         return values
 
     def item(self, name: Id) -> tuple[Hit, dict[Modality, Values]]:

@@ -66,6 +66,20 @@ def test_every_command_of_the_readme_has_a_known_verb_and_known_options():
             assert {word for word in rest if word.startswith("-")} <= known, line
 
 
+def test_the_guide_to_serving_has_every_option_with_its_default():
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    verb = typer.main.get_command(app).commands["serve"]
+    options = {parameter.opts[0]: parameter for parameter in verb.params if parameter.param_type_name == "option"}
+    named = set(re.findall(r"`(--[a-z-]+)`", text))
+    assert named - {"--update", "--soak"} == set(options)
+    for names, default in re.findall(r"^\| ((?:`--[a-z-]+`(?:, )?)+) \| ([\d., ]+) \|", text, re.MULTILINE):
+        values = [options[name].default for name in re.findall(r"--[a-z-]+", names)]
+        assert [str(value).removesuffix(".0") for value in values] == default.strip().replace(", ", " ").replace(
+            ",", ""
+        ).split(" ")
+    assert all(options[name].envvar == f"MULTIBIT_{name[2:].replace('-', '_').upper()}" for name in options)
+
+
 def test_every_direct_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

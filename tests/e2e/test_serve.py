@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,8 @@ def test_the_description_covers_every_endpoint_with_an_example(client):
         "/v1/items/{id}/image", "/v1/items/{id}/similar", "/v1/info", "/v1/explain", "/v1/labels/{name}/neighbours",
         "/livez", "/readyz", "/metrics",
     }  # fmt: skip
+    guide = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert all(path.removeprefix("/v1/labels") in guide for path in description["paths"])
     schemas = description["components"]["schemas"]
     requests = ("SearchRequest", "EncodeRequest", "EmbeddingsRequest", "PutItems")
     assert all(schemas[name]["examples"] for name in (*requests, "SearchResponse", "Problem"))

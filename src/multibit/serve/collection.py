@@ -28,6 +28,9 @@ from multibit.serve.problems import not_found
 HIDDEN = "image"
 """The field with the path of an image: never shown, filtered or set by a client."""
 
+LARGE_SCAN = 64 << 20
+"""Bytes of codes above which one search uses all processors; below, the others serve HTTP and the encoder."""
+
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 Values = NDArray[np.float32]
@@ -180,17 +183,18 @@ class Collection:
             fields = [name for name in (*first.fields, HIDDEN) if name in known]
         stacked = np.stack([query.values for query in queries])
         values = part_at(self.run.model, stacked, length)
+        size = len(index)
+        scanned = size * self.run.model.layout.views * 2 * -(-length // 16)
+        threads = None if scanned > LARGE_SCAN else 1
         start = time.perf_counter()
         if first.relaxed:
-            found = index.search_relaxed(values, first.k, length, where=first.where, fields=fields)
+            found = index.search_relaxed(values, first.k, length, where=first.where, fields=fields, threads=threads)
         else:
             found = index.search(
                 Codes.binarize(values), first.k, length, where=first.where, fields=fields,
-                max_distance=first.max_distance,
+                max_distance=first.max_distance, threads=threads,
             )  # fmt: skip
         seconds = time.perf_counter() - start
-        size = len(index)
-        scanned = size * self.run.model.layout.views * 2 * -(-length // 16)
         return [Found(found.hits(number), size, scanned, seconds) for number in range(len(queries))]
 
     def values_of(self, name: Id, modality: Modality) -> Values:
@@ -204,10 +208,10 @@ class Collection:
         for shelf in self._shelves.values():
             if shelf.modality == modality:
                 index = shelf.current
-                found, codes = self._find(index, name), index.codes
-                if codes is None or found is None:
+                found = self._find(index, name)
+                if found is None:
                     raise not_found(f"{modality} with id {name!r}")
-                values[layout.part(shelf.bits)] = codes.take(found.rows[0, :1]).to_signs().ravel()
+                values[layout.part(shelf.bits)] = index.codes_of(found.ids[0]).to_signs().ravel()
         return values
 
     def item(self, name: Id) -> tuple[Hit, dict[Modality, Values]]:

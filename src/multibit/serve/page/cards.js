@@ -32,7 +32,7 @@ export class Cards {
     const text = hit.fields.text || String(hit.id);
     const labels = Array.isArray(hit.fields.labels) ? hit.fields.labels : [];
     return h("li", { class: `card of-${answer.modality}`, "data-id": hit.id },
-      hit.image ? picture(hit, text) : null,
+      hit.image ? picture(hit) : null,
       h("div", { class: "caption" }),
       h("p", { class: "text", title: text }, text),
       labels.length > 0 && h("ul", { class: "labels", "aria-label": "Labels" }, labels.map((label) => h("li", {}, label))),
@@ -41,8 +41,8 @@ export class Cards {
   }
 }
 
-function picture(hit, text) {
-  const image = h("img", { alt: text.slice(0, 120), loading: "lazy", decoding: "async", width: 160, height: 160 });
+function picture(hit) { // its alternative text would repeat the text of the card
+  const image = h("img", { alt: "", loading: "lazy", decoding: "async", width: 160, height: 160 });
   const frame = h("div", { class: "picture" }, image);
   image.addEventListener("error", () => frame.replaceChildren(h("span", {}, "image not available")), { once: true });
   showImage(image, hit.image);

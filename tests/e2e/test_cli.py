@@ -606,6 +606,11 @@ def test_without_a_verb_the_help_is_shown():
     assert "Commands:" in result.out + result.err
 
 
+def test_the_package_runs_as_a_module():
+    asked = [sys.executable, "-m", "multibit", "--help"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.startswith("Usage: multibit")
+
+
 FOUR_EPOCHS = [*(each for each in TINY if "epochs" not in each), "--set=epochs=4"]
 INTERRUPTED = """
 import functools, signal

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class EfficientNetLite0:
     def __init__(self, device: str = "cpu") -> None:
         import torch
 
-        weights = self._file()
         package = _need("efficientnet_lite_pytorch", "The packaged image encoder")
+        weights = self._file()
         with quiet():
             network = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
         self.network = network.eval().to(device, memory_format=torch.channels_last)
@@ -59,6 +59,7 @@ class EfficientNetLite0:
         )
 
     @classmethod
+    @functools.cache
     def weights(cls) -> str:
         """Hash of the installed weights."""
         return hash_files(cls._file())
@@ -111,7 +112,7 @@ class AllMiniLM:
             network = library.AutoModel.from_pretrained(folder, **LOCAL)
         self.network, self.device = own_weights(network.eval().to(device)), device
         limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
-        self.reader = TextReader(LibraryWords(tokenizer), limit, partial(forward, self), 384)
+        self.reader = TextReader(LibraryWords(tokenizer), limit, functools.partial(forward, self), 384)
         self.batch_size = 64
         self.recipe = EncoderRecipe(
             name="all-minilm-l6-v2",
@@ -123,6 +124,7 @@ class AllMiniLM:
         )
 
     @classmethod
+    @functools.cache
     def weights(cls) -> str:
         """Hash of the installed weights."""
         return hash_files(cls._folder() / "model.safetensors")

@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 # Runs
 
 
-def open_run(folder: Path | str) -> AnyRun:
+def open_run(folder: Path | str, *, many: bool = False) -> AnyRun:
     """A run for encoding and searching: through its portable model, which needs no torch, where it has one.
 
     Args:
-        folder: of a run, or of a portable model.
+        folder: of a run, or of a portable model. many: many queries will follow, as in a server.
 
     Raises:
         FormatError: as `Run.load` and `PortableModel.open`. MissingExtraError: there is no portable model, and torch is
             not installed.
     """
-    portable = PortableRun.find(folder)
+    portable = PortableRun.find(folder, many=many)
     if portable is not None:
         return portable
     _require_torch(f"{folder} has no portable model, so it")

@@ -63,7 +63,7 @@ class PortableModel:
     Attributes:
         folder: of its files. fingerprint: of the weights, which the indices of its codes name. method: name.
         layout: of the codes. lengths: of the training, ascending. recipe: of the features.
-        dimensions: modality -> length of the features.
+        dimensions: modality -> length of the features. many: many queries will follow, see `Network`.
     """
 
     folder: Path
@@ -73,13 +73,17 @@ class PortableModel:
     lengths: tuple[int, ...]
     recipe: Recipe
     dimensions: dict[Modality, int]
+    many: bool = False
 
     def __repr__(self) -> str:
         return f"PortableModel({str(self.folder)!r}, {self.method}, {self.layout.longest} bits)"
 
     @classmethod
-    def open(cls, folder: Path | str) -> PortableModel:
+    def open(cls, folder: Path | str, *, many: bool = False) -> PortableModel:
         """Open a folder; networks are opened when first used.
+
+        Args:
+            folder: of the model. many: many queries will follow, as in a server, see `Network`.
 
         Raises:
             FormatError: missing, corrupt or newer.
@@ -90,7 +94,9 @@ class PortableModel:
             layout, recipe = Layout.from_dict(config.layout), Recipe.from_dict(config.recipe)
         except (KeyError, TypeError, ValueError):
             raise FormatError("invalid value.", file=path, field="layout, recipe") from None
-        return cls(Path(folder), config.model, config.method, layout, tuple(config.lengths), recipe, config.dimensions)
+        return cls(
+            Path(folder), config.model, config.method, layout, tuple(config.lengths), recipe, config.dimensions, many
+        )
 
     @property
     def bits(self) -> int:
@@ -145,12 +151,12 @@ class PortableModel:
 
     @cached_property
     def _heads(self) -> dict[Modality, Network]:
-        return {modality: Network(self.folder / "heads" / modality, "") for modality in MODALITIES}
+        return {modality: Network(self.folder / "heads" / modality, "", many=self.many) for modality in MODALITIES}
 
     @cached_property
     def text_encoder(self) -> TextEncoder:
         """The encoder of texts, with the prompt of the training."""
-        encoder: TextEncoder = PortableTexts(self._encoder_folder("text"))
+        encoder: TextEncoder = PortableTexts(self._encoder_folder("text"), many=self.many)
         if self.recipe.text.prompt != "{}":
             encoder = Prompted(encoder, self.recipe.text.prompt)
         self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "the encoders of this folder")
@@ -159,7 +165,7 @@ class PortableModel:
     @cached_property
     def image_encoder(self) -> ImageEncoder:
         """The encoder of images."""
-        encoder = PortableImages(self._encoder_folder("image"))
+        encoder = PortableImages(self._encoder_folder("image"), many=self.many)
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "the encoders of this folder")
         return encoder
 
@@ -214,8 +220,11 @@ class PortableRun:
         return self.model.lengths
 
     @classmethod
-    def find(cls, folder: Path | str) -> PortableRun | None:
+    def find(cls, folder: Path | str, *, many: bool = False) -> PortableRun | None:
         """The portable model of a run folder, or of its own folder; None where there is none, or no ONNX Runtime.
+
+        Args:
+            folder: of a run, or of a portable model. many: as for `PortableModel.open`.
 
         Raises:
             FormatError: corrupt or newer, or the model of another run.
@@ -224,13 +233,13 @@ class PortableRun:
         if importlib.util.find_spec("onnxruntime") is None and importlib.util.find_spec("torch") is not None:
             return None
         if (path / FOLDER / CONFIG).is_file() and (path / "run.json").is_file():
-            model = PortableModel.open(path / FOLDER)
+            model = PortableModel.open(path / FOLDER, many=many)
             record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
             if record.model != model.fingerprint:
                 problem = f"is that of model {model.fingerprint}, the run is model {record.model}."
                 raise FormatError(problem, file=path / FOLDER, hint="Delete this folder and export the run again.")
             return cls(path, record, model)
         if (path / CONFIG).is_file() and not (path / "run.json").exists():
-            model = PortableModel.open(path)
+            model = PortableModel.open(path, many=many)
             return cls(path, Record(model.fingerprint, model.method), model)
         return None

@@ -146,7 +146,7 @@ def export(
     ],
     bits: Annotated[int | None, typer.Option(help="Code length of an index. Default: the full length.")] = None,
 ) -> None:
-    """Export an index for other tools, or a run as a portable model.
+    """Export an index, or a run as a portable model.
 
     A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
     """

@@ -1,6 +1,7 @@
 """Speed of extraction compared with its encoders: python benchmarks/extraction.py [--encoder NAME] [--images N].
 
-Times, in turn and in one process, on the images and texts that come with multibit:
+--runtime torch runs packaged encoders in torch, for comparison. Times, in turn and in one process, on the images and
+texts that come with multibit:
   bare: the encoders alone, on images that were decoded before and on the same texts;
   features: `extract_features`, which also reads and decodes the images, checks, and writes the store;
   processes: the decoding alone, by threads and by processes, for the choice between them.
@@ -28,7 +29,7 @@ from multibit.data.images import center_square, open_image
 from multibit.data.sample import load_sample
 from multibit.features.base import ImageEncoder, ImageFunction, TextEncoder, TextFunction
 from multibit.features.extract import extract_features
-from multibit.features.load import load_image_encoder, load_text_encoder
+from multibit.features.load import RUNTIMES, load_image_encoder, load_text_encoder
 from multibit.features.recipe import EncoderRecipe
 
 ROUNDS = 6
@@ -82,6 +83,7 @@ def main() -> None:
     """Print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", help="folder or hub name of a CLIP-like model, instead of the packaged encoders")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="of packaged encoders; the faster by default")
     parser.add_argument("--images", type=int, default=512, help="number of images")
     parser.add_argument("--photographs", type=Path, help="a folder of .jpg files to decode, instead of the sample")
     parser.add_argument("--device", default="cpu")
@@ -93,8 +95,8 @@ def main() -> None:
     if given.smoke:
         image_encoder, text_encoder = smoke_encoders()
     else:
-        image_encoder = load_image_encoder(given.encoder or "efficientnet-lite0", given.device)
-        text_encoder = load_text_encoder(given.encoder or "all-minilm-l6-v2", given.device)
+        image_encoder = load_image_encoder(given.encoder or "efficientnet-lite0", given.device, runtime=given.runtime)
+        text_encoder = load_text_encoder(given.encoder or "all-minilm-l6-v2", given.device, runtime=given.runtime)
     sample = load_sample()
     data = sample.take(np.arange(images))
     paths = [path for path in data.images if path is not None]

@@ -8,19 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import settings
 
 from commands import TINY, Letters, Words, done
 from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, measurement
-from multibit.features import packaged
+from multibit.features import base, export, packaged, portable, sessions
 from multibit.features.recipe import Recipe
 from multibit.features.tokens import Tokens
+from multibit.files import fingerprint
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # the same examples in every run, so that a failure can be reproduced
 
 SLOW_FOLDERS = ("contracts", "e2e", "methods")
 SHARED = Path(os.environ.get("MULTIBIT_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep exported encoders between test runs, for as long as the files that write them are the same."""
+    sources = [Path(module.__file__ or "").read_text() for module in (base, export, packaged, portable, sessions)]
+    folder = Path(config.rootpath, ".pytest_cache", "multibit", fingerprint(*sources, torch.__version__))
+    os.environ.setdefault("MULTIBIT_CACHE", str(folder))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

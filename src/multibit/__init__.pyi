@@ -46,6 +46,9 @@ from .pipeline import build_indices as build_indices
 from .pipeline import encode_image as encode_image
 from .pipeline import encode_text as encode_text
 from .pipeline import open_features as open_features
+from .pipeline import open_run as open_run
+from .portable.export import export_run as export_run
+from .portable.model import PortableModel as PortableModel
 from .relation import RelationTeacher as RelationTeacher
 from .runs import Run as Run
 from .search import Index as Index

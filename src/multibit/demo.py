@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from multibit.codes import Codes
-from multibit.codes.compiling import processors
 from multibit.codes.items import Modality
 from multibit.config import Settings
 from multibit.data import Split
@@ -19,8 +18,10 @@ from multibit.evaluation.storage import save_evaluations
 from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
+from multibit.machine import processors
 from multibit.measurement import evaluate_run
 from multibit.pipeline import build_indices, encode_image, encode_text, index_name, index_path
+from multibit.portable.export import make_portable
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
 from multibit.runs import Run, describe_code
@@ -60,6 +61,7 @@ def run_demo(folder: Path, config: Settings, out: Console, *, method: str = "", 
         if run.teacher is not None
         else f"Code: {describe_code(run)}; best epoch {run.record.selection} on validation data"
     )
+    make_portable(run)
     evaluations = evaluate_run(run, store)
     for evaluation in evaluations:
         out.print(accuracy_table(evaluation).rich())

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,23 +20,70 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError
+from multibit.errors import DataError, MismatchError, MissingExtraError
 from multibit.features import FeatureStore, Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
 from multibit.hashing.encode import encode_store, part_at
-from multibit.runs import Run, is_run
-from multibit.search import Index
+from multibit.portable.model import PortableRun
+from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.columns import IdColumn
 from multibit.search.duplicates import Duplicates
 from multibit.search.exchange import save_mat
 from multibit.search.metadata import Metadata
+from multibit.search.names import index_path as index_path
+
+if TYPE_CHECKING:
+    from multibit.runs import Run
+
+    AnyRun = Run | PortableRun
+
+# Runs
+
+
+def open_run(folder: Path | str, *, many: bool = False) -> AnyRun:
+    """A run for encoding and searching: through its portable model, which needs no torch, where it has one.
+
+    Args:
+        folder: of a run, or of a portable model. many: many queries will follow, as in a server.
+
+    Raises:
+        FormatError: as `Run.load` and `PortableModel.open`. MissingExtraError: there is no portable model, and torch is
+            not installed.
+    """
+    portable = PortableRun.find(folder, many=many)
+    if portable is not None:
+        return portable
+    _require_torch(f"{folder} has no portable model, so it")
+    from multibit.runs import Run  # slow to import
+
+    return Run.load(folder)
+
+
+def whole_run(run: AnyRun) -> Run:
+    """The run with its split and all else that `Run` has.
+
+    Raises:
+        FormatError: the folder has a portable model only. MissingExtraError: torch is not installed.
+    """
+    if not isinstance(run, PortableRun):
+        return run
+    _require_torch(f"The split of {run.folder}")
+    from multibit.runs import Run  # slow to import
+
+    return Run.load(run.folder)
+
+
+def _require_torch(need: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("torch", extra="train", need=need)
+
 
 # Features
 
 
-def open_features(run: Run, features: Path | str | None = None) -> FeatureStore:
+def open_features(run: AnyRun, features: Path | str | None = None) -> FeatureStore:
     """The features that a run was trained on, or others made by the same recipe.
 
     Args:
@@ -86,6 +134,8 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
     Raises:
         MismatchError: another data set. FormatError: a corrupt run.
     """
+    from multibit.runs import Run, is_run  # slow to import
+
     folder = Path(given or "")
     if given is None or given.isdecimal() or not is_run(folder):
         return
@@ -104,7 +154,7 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
 # Export of codes
 
 
-def require_one_view(run: Run, what: str) -> None:
+def require_one_view(run: AnyRun, what: str) -> None:
     """Refuse a run whose items have several codes at each length, where that has no meaning.
 
     Raises:
@@ -119,7 +169,7 @@ def require_one_view(run: Run, what: str) -> None:
 
 
 def write_codes(
-    run: Run, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
+    run: AnyRun, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
 ) -> None:
     """Write packed codes for other tools; the format follows from the ending.
 
@@ -137,6 +187,7 @@ def write_codes(
         raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
     length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
     if path.suffix == ".mat":
+        run = whole_run(run)
         require_one_view(run, "A .mat file")
         require_own_features(run, store)
         rows = np.concatenate([run.split.query, run.split.database])
@@ -159,12 +210,7 @@ def write_codes(
 # Indices
 
 
-def index_path(folder: Path, name: str) -> Path:
-    """The file of an index in an index folder, see `index_names`."""
-    return folder / f"{name}.mbx"
-
-
-def index_names(run: Run) -> dict[str, tuple[Modality, int]]:
+def index_names(run: AnyRun) -> dict[str, tuple[Modality, int]]:
     """The indices of a run: name -> modality and code length.
 
     A nested code needs one index for each modality, "image" and "text"; a code for each length needs one for each
@@ -174,18 +220,17 @@ def index_names(run: Run) -> dict[str, tuple[Modality, int]]:
     return {index_name(run, modality, bits): (modality, bits) for bits in lengths for modality in MODALITIES}
 
 
-def index_name(run: Run, modality: Modality, bits: int | None = None) -> str:
+def index_name(run: AnyRun, modality: Modality, bits: int | None = None) -> str:
     """Name of the index of one modality that serves a code length, the longest when None.
 
     Raises:
         DataError: the codes are shorter.
     """
-    layout = run.model.layout
-    return modality if layout.nested else f"{modality}-{layout.serving(bits or layout.longest)}"
+    return names.index_name(run.model.layout, modality, bits)
 
 
 def build_indices(
-    run: Run, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
+    run: AnyRun, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
 ) -> dict[str, Index]:
     """Build the indices of a run, see `index_names`, with image path, text and labels as metadata.
 
@@ -201,7 +246,7 @@ def build_indices(
     return indices
 
 
-def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[str, Index]:
+def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[str, Index]:
     """Add items to the indices of a folder; items with an id that is already there are replaced.
 
     Args:
@@ -225,7 +270,9 @@ def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | N
     index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
 
 
-def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None, *, partial: bool = False) -> Index:
+def open_index(
+    run: AnyRun, folder: Path, modality: Modality, bits: int | None = None, *, partial: bool = False
+) -> Index:
     """The index of one modality of a run that serves a code length.
 
     Args:
@@ -277,7 +324,7 @@ def duplicates_of_run(
 # Queries
 
 
-def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.float32]:
+def encode_text(run: AnyRun, text: str, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of a text, by the text encoder of the run's features.
 
     Args:
@@ -291,7 +338,7 @@ def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.floa
     return _code(run, _text_encoder(run), [text], "text", bits)
 
 
-def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.float32]:
+def encode_image(run: AnyRun, path: Path, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
 
     Args:
@@ -305,7 +352,7 @@ def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.fl
 
 
 def read_queries(
-    run: Run, queries: QueryFile, bits: int | None = None, *, stored: Callable[[], Index] | None = None
+    run: AnyRun, queries: QueryFile, bits: int | None = None, *, stored: Callable[[], Index] | None = None
 ) -> Iterator[Queries]:
     """The codes of a file of queries, block by block.
 
@@ -327,7 +374,7 @@ def read_queries(
 
 
 def _reader_of_queries(
-    run: Run, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None
+    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None
 ) -> Callable[[Any, int], Codes]:
     """The function that makes codes of the queries of a block, which begins at a row."""
     if queries.given == "code":
@@ -347,7 +394,7 @@ def _stored_codes(queries: QueryFile, index: Index, values: Any, first: int) -> 
         raise error.within(queries.path) from None
 
 
-def _encoded(run: Run, queries: QueryFile, encoder: Any, bits: int | None, values: Any, first: int) -> Codes:
+def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, values: Any, first: int) -> Codes:
     """Codes of texts or images, read and encoded in batches of the encoder."""
     layout, modality = run.model.layout, queries.modality()
     parts = [Codes.from_bits(np.zeros((0, layout.views, layout.serving(bits or layout.longest)), np.uint8))]
@@ -363,19 +410,25 @@ def _encoded(run: Run, queries: QueryFile, encoder: Any, bits: int | None, value
     return Codes.concatenate(parts)
 
 
-def _text_encoder(run: Run) -> Any:
+def _text_encoder(run: AnyRun) -> Any:
+    if isinstance(run, PortableRun):
+        return run.model.text_encoder
     encoder = text_encoder_of(run.recipe.text)
     run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
     return encoder
 
 
-def _image_encoder(run: Run) -> Any:
+def _image_encoder(run: AnyRun) -> Any:
+    if isinstance(run, PortableRun):
+        return run.model.image_encoder
     encoder = image_encoder_of(run.recipe.image)
     run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
     return encoder
 
 
-def _code(run: Run, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None) -> NDArray[np.float32]:
+def _code(
+    run: AnyRun, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None
+) -> NDArray[np.float32]:
     """The relaxed codes of Q queries at a length: (Q, B), or (Q, V, B) where an item has V codes."""
     model = run.model.serving(run.model.bits if bits is None else bits)
     vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)

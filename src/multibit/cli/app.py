@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from multibit import __version__
-from multibit.errors import ConfigError, MultibitError, printable
+from multibit.errors import ConfigError, MissingExtraError, MultibitError, printable
 from multibit.progress import showing
 
 SPELLED_AS: Mapping[str, tuple[str, ...]] = {
@@ -64,6 +64,10 @@ class Verbs(TyperGroup):
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             _fail(f"{where}{error.strerror or error}. Existing files are unchanged.", 1)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            _fail(MissingExtraError("torch", extra="train", need="This command").render(), 1)
         except MemoryError:
             _fail("out of memory. Use fewer items at a time.", 1)
         except KeyboardInterrupt:

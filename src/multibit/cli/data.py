@@ -22,6 +22,7 @@ from multibit.cli.options import (
     ImagesOption,
     Kind,
     LabelNamesOption,
+    Runtime,
     SeedOption,
     SeparatorOption,
     SetOption,
@@ -272,6 +273,9 @@ def features(
         Dtype.float32
     ),
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images or texts per batch.")] = None,
+    runtime: Annotated[
+        Runtime | None, typer.Option(help="Library that runs the encoders. Default: as begun, else the faster.")
+    ] = None,
     ready: Annotated[
         Path | None,
         typer.Option(help="Import vectors computed elsewhere: an .npz, or a folder of image.npy, text.npy, ids.npy."),
@@ -290,7 +294,7 @@ def features(
     Unreadable images are skipped and listed. If interrupted, run the same command again: finished shards are kept.
     """
     from multibit.data.manifest import read_manifest
-    from multibit.features.extract import extract_features
+    from multibit.features.extract import begun_with, extract_features
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.tokens import describe_tokens
     from multibit.files import require_writable
@@ -318,8 +322,9 @@ def features(
         _save_ready(dataset, ready, recipe, out)
         return
     options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
-    image_side = load_image_encoder(image_encoder, device.value, **options)
-    text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
+    begun = begun_with(out) if runtime is None else dict.fromkeys(("image", "text"), runtime.value)
+    image_side = load_image_encoder(image_encoder, device.value, runtime=begun["image"], **options)
+    text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, runtime=begun["text"], **options)
     options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
     with _noting():
         store = extract_features(dataset, image_side, text_side, out, **options)

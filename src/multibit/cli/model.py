@@ -70,8 +70,9 @@ def train(
     datasets trains the paper's method, multibit, unless --method names another. A method of one length trains a model
     for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
-    from multibit.codes.compiling import processors
     from multibit.files import require_writable
+    from multibit.machine import processors
+    from multibit.portable.export import make_portable
     from multibit.runs import Run, describe_code
 
     chosen = read_method(method, preset, config)
@@ -84,6 +85,7 @@ def train(
     run = Run.create(out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers)
     code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
     echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
+    make_portable(run)
 
 
 def select(
@@ -184,14 +186,13 @@ def encode(
     .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; query and database items of the run's split.
     """
     from multibit.files import require_writable
-    from multibit.pipeline import open_features, write_codes
-    from multibit.runs import Run
+    from multibit.pipeline import open_features, open_run, write_codes
 
     if engine is Cluster.local:
         refuse_unused(ctx, "without --engine ray", "workers")
     require_ending(out, "out", ".npz", ".mat")
     require_writable(out, unlike=(features,))
-    loaded = Run.load(run)
+    loaded = open_run(run)
     require_writable(out, unlike=(Path(loaded.record.features or ""),))
     store = open_features(loaded, features)
     write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)

@@ -33,6 +33,9 @@ Kind = StrEnum(
 Dtype = StrEnum("Dtype", "float32 float16")
 """Precision of encoders and features."""
 
+Runtime = StrEnum("Runtime", "torch onnxruntime")
+"""Libraries that run an encoder, as in `multibit.features.load.RUNTIMES`."""
+
 Cluster = StrEnum("Cluster", "local ray")
 """Where features and codes are computed."""
 

@@ -89,10 +89,10 @@ def reproduce(
     Each number is printed next to the paper's. --preset names the paper's dataset; without it there is no column of
     the paper. If interrupted, run the same command again: trained runs are kept.
     """
-    from multibit.codes.compiling import processors
     from multibit.config import Config
     from multibit.files import require_writable
     from multibit.hashing.code_model import check_device
+    from multibit.machine import processors
     from multibit.paper.join import join
     from multibit.paper.reproduce import (
         QUICK,

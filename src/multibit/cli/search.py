@@ -56,16 +56,17 @@ def index(
         index_names,
         index_path,
         open_features,
+        open_run,
         require_own_features,
         update_indices,
+        whole_run,
     )
-    from multibit.runs import Run
     from multibit.search.storage import require_writable_index
 
     _require_one_task(ctx, {"remove": bool(remove), "compact": compact}, bool(update or features))
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
-    loaded = Run.load(run)
+    loaded = open_run(run)
     folder = out or run / "index"
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
@@ -77,8 +78,9 @@ def index(
         store = open_features(loaded, features)
         rows = None
         if items is Items.database:
-            require_own_features(loaded, store)
-            rows = loaded.split.database
+            whole = whole_run(loaded)
+            require_own_features(whole, store)
+            rows = whole.split.database
         if update:
             built = update_indices(loaded, store, folder, rows)
         else:
@@ -134,23 +136,47 @@ def merge(
 
 
 def export(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index (.mbx).")],
-    out: Annotated[Path, typer.Option(help="File to write: .parquet (everything), .npy (packed codes) or .faiss.")],
-    bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="An index (.mbx), or a run.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File for an index: .parquet (everything), .npy (packed codes) or .faiss. New folder for a run."
+        ),
+    ],
+    bits: Annotated[int | None, typer.Option(help="Code length of an index. Default: the full length.")] = None,
 ) -> None:
-    """Export an index to Parquet, or its codes to numpy or faiss."""
+    """Export an index, or a run as a portable model.
+
+    A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
+    """
+    if (source / "run.json").exists():
+        refuse_unused(ctx, "for a run, whose codes have all lengths", "bits")
+        _export_run(source, out)
+        return
     from multibit.files import require_writable
     from multibit.search import Index
     from multibit.search.exchange import export_codes, export_index
 
-    require_writable(out, unlike=(index,))
-    found = Index.load(index)
+    require_writable(out, unlike=(source,))
+    found = Index.load(source)
     assert found.codes is not None  # an empty index is never saved
     if out.suffix == ".parquet":
         export_index(found, out, bits)
     else:
         export_codes(found.codes, out, bits)
     echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
+
+
+def _export_run(run: Path, out: Path) -> None:
+    from multibit.files import require_writable
+    from multibit.portable.export import export_run
+    from multibit.runs import Run
+
+    require_writable(out, folder=True)
+    model = export_run(Run.load(run), out)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.fingerprint}")
 
 
 def search(
@@ -218,11 +244,8 @@ class _Asked(NamedTuple):
 
 def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
     """Print the hits of one query."""
-    from multibit.codes import Codes
     from multibit.files import require_writable
-    from multibit.pipeline import encode_image, encode_text, open_index
-    from multibit.report.tables import hits_table
-    from multibit.runs import Run
+    from multibit.report.hits import hits_table
 
     if relaxed and asked.max_distance is not None:
         raise ConfigError(
@@ -232,24 +255,23 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     if sheet is not None:
         require_ending(sheet, "sheet", ".png", ".PNG")
         require_writable(sheet, unlike=(image,))
-    loaded = Run.load(run)
     searched: Modality = asked.modality or ("text" if image else "image")
-    found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
-    values = encode_image(loaded, image, asked.bits) if image else encode_text(loaded, query, asked.bits)
-    where, fields = found.read_where(asked.where) if asked.where else None, asked.fields
-    if relaxed:
-        result = found.search_relaxed(values, asked.k, asked.bits, where=where, fields=fields)
-    else:
-        codes, limit = Codes.binarize(values), asked.max_distance
-        result = found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields)
-    hits, measure = result.hits(), "score" if relaxed else "distance"
+    found = None
+    if not (image or relaxed or sheet or asked.where or asked.fields or asked.partial):
+        from multibit.portable.search import search_text
+
+        found = search_text(
+            run, query, asked.k, asked.bits, searched=searched, indices=asked.folder, max_distance=asked.max_distance
+        )
+    if found is None:
+        found = _search_index(query, image, run, asked, searched, relaxed)
+    (length, hits), measure = found, "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
             echo(json.dumps(row, ensure_ascii=False, default=str))
     else:
-        show(hits_table(hits, searched, result.bits, measure))
-    _note_lost(result.lost)
+        show(hits_table(hits, searched, length, measure))
     if sheet is not None:
         shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
         gone = [path for path in shown if path and not Path(path).is_file()]
@@ -259,22 +281,41 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
                 "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
                 err=True,
             )
-        _draw(sheet, query, image, searched, result.bits, hits)
+        _draw(sheet, query, image, searched, length, hits)
         echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+
+
+def _search_index(
+    query: str, image: Path | None, run: Path, asked: _Asked, searched: Modality, relaxed: bool
+) -> tuple[int, list[Hit]]:
+    """The code length and the hits of one query; notes what was not searched."""
+    from multibit.codes import Codes
+    from multibit.pipeline import encode_image, encode_text, open_index, open_run
+
+    loaded = open_run(run)
+    found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
+    values = encode_image(loaded, image, asked.bits) if image else encode_text(loaded, query, asked.bits)
+    where, fields = found.read_where(asked.where) if asked.where else None, asked.fields
+    if relaxed:
+        result = found.search_relaxed(values, asked.k, asked.bits, where=where, fields=fields)
+    else:
+        codes, limit = Codes.binarize(values), asked.max_distance
+        result = found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields)
+    _note_lost(result.lost)
+    return result.bits, result.hits()
 
 
 def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
     """Write the hits of all queries of a file."""
     from multibit.files import require_writable
-    from multibit.pipeline import open_index, read_queries
-    from multibit.runs import Run
+    from multibit.pipeline import open_index, open_run, read_queries
     from multibit.search.batches import QueryFile, require_free_names, write_hits
 
     if out is None:
         raise ConfigError("needed with --queries.", option="out", hint="Name the .parquet of hits to write.")
     require_ending(out, "out", ".parquet")
     require_writable(out, unlike=(queries,))
-    fields, file, loaded = asked.fields or [], QueryFile.open(queries), Run.load(run)
+    fields, file, loaded = asked.fields or [], QueryFile.open(queries), open_run(run)
     require_free_names(fields)
     others: dict[Modality | None, Modality] = {"image": "text", "text": "image"}
     kind = file.modality(asked.kind, others.get(asked.modality))
@@ -358,13 +399,17 @@ def _is_image(query: str, kind: Modality | None) -> bool:
     """Whether the query is an image: as told, or because it names a file or ends like an image file."""
     if kind is not None:
         return kind == "image"
-    from PIL import Image
-
-    endings = Image.registered_extensions()
     try:
-        return Path(query).suffix.lower() in endings or Path(query).is_file()
+        if Path(query).is_file():
+            return True
+        ending = Path(query).suffix.lower()
     except (OSError, ValueError):  # a text can be too long for a path
         return False
+    if not ending:
+        return False
+    from PIL import Image  # slow to import
+
+    return ending in Image.registered_extensions()
 
 
 def _draw(sheet: Path, query: str, image: Path | None, searched: Modality, bits: int, hits: list[Hit]) -> None:

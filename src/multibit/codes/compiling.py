@@ -7,7 +7,6 @@ hence the result is the same for any number of threads.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 from numba import njit
 from numba.core.registry import cpu_target
+
+from multibit.machine import processors
 
 BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
 
@@ -37,14 +38,6 @@ def has_instructions(name: str) -> bool:
     """
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     return f"+{name}" in features.split(",")
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system has it
-        return os.cpu_count() or 1
 
 
 def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:

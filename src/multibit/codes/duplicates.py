@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes import duplicate_kernels
-from multibit.codes.compiling import processors
 from multibit.codes.distance import check_radius, run
 from multibit.codes.duplicate_kernels import Blocks
 from multibit.codes.packing import WORD, Codes, last_mask
 from multibit.errors import require_known
+from multibit.machine import processors
 from multibit.progress import track
 
 Comparison = Literal["parts", "all pairs"]

@@ -15,10 +15,11 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,8 @@ from multibit.features.recipe import EncoderRecipe
 from multibit.features.tokens import Tokens, TokenShape
 from multibit.files import fingerprint
 
+T = TypeVar("T")
+R = TypeVar("R")
 Features = NDArray[Any]
 """(n, d) float32 or float16."""
 
@@ -197,13 +200,36 @@ def own_weights(network: Any) -> Any:
     return network
 
 
-class _Batch(NamedTuple):
-    """Texts that were encoded together: their rows, numbers of tokens, unit vectors (m, d), and states (m, t, h)."""
+class Words(Protocol):
+    """Turns texts into the numbers of their tokens."""
 
-    rows: IntArray
-    counts: IntArray
-    pooled: NDArray[np.float32]
-    states: Any
+    def counts(self, texts: Sequence[str]) -> IntArray:
+        """(n,) number of tokens of each text, special ones included; more than are read of one that is truncated."""
+        ...
+
+    def padded(self, texts: Sequence[str], length: int) -> Mapping[str, NDArray[np.int64]]:
+        """Inputs of a network by name, each (n, length): texts truncated or padded to some tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class LibraryWords:
+    """A tokenizer of `transformers`."""
+
+    tokenizer: Any
+
+    def counts(self, texts: Sequence[str]) -> IntArray:
+        """See `Words.counts`."""
+        if not len(texts):
+            return np.zeros(0, np.int64)
+        return np.array([len(ids) for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]], np.int64)
+
+    def padded(self, texts: Sequence[str], length: int) -> Mapping[str, NDArray[np.int64]]:
+        """See `Words.padded`."""
+        found = self.tokenizer(
+            list(texts), truncation=True, padding="max_length", max_length=length, return_tensors="np"
+        )
+        return {name: np.asarray(values, np.int64) for name, values in found.items() if name != "token_type_ids"}
 
 
 @dataclass(frozen=True)
@@ -214,23 +240,24 @@ class TextReader:
     texts do not cost as much as long ones.
 
     Attributes:
-        tokenizer: of `transformers`. limit: maximum number of tokens.
-        forward: tokenised texts, as `transformers` returns them, -> tensors (m, dimension), the vectors of the texts,
-            and (m, tokens, h), the states of their tokens.
-        dimension: of the features. step: number of tokens.
+        words: the tokenizer. limit: maximum number of tokens.
+        forward: inputs of `Words.padded` -> (m, dimension) float32, the vectors of the texts, and (m, tokens, h), the
+            states of their tokens; it may be asked for the vectors alone, and gives None then.
+        dimension: of the features. step: number of tokens. threads: number of batches at the same time.
     """
 
-    tokenizer: Any
+    words: Words
     limit: int
-    forward: Callable[[Mapping[str, Any]], tuple[Any, Any]]
+    forward: Callable[[Mapping[str, NDArray[np.int64]], bool], tuple[NDArray[np.float32], NDArray[Any] | None]]
     dimension: int
     step: int = 16
+    threads: int = 1
 
     def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
         """Texts -> (n, dimension) of unit length; `batch_size` texts at a time."""
         features = np.zeros((len(texts), self.dimension), np.float32)
-        for batch in self._batches(texts, batch_size):
-            features[batch.rows] = batch.pooled
+        for rows, _, pooled, _ in self._batches(texts, batch_size, False):
+            features[rows] = pooled
         return features
 
     def encode_tokens(
@@ -243,44 +270,83 @@ class TextReader:
         """
         features = np.zeros((len(texts), self.dimension), np.float32)
         values, counts = np.zeros((len(texts), *shape), np.float16), np.ones(len(texts), np.int64)
-        for rows, found, pooled, states in self._batches(texts, batch_size):
+        for rows, found, pooled, states in self._batches(texts, batch_size, True):
             features[rows] = pooled
             numbers = np.tile(np.arange(shape[0]), (len(rows), 1))  # (m, kept) which token goes where
             numbers[:, -1] = np.where(found > shape[0], found - 1, numbers[:, -1])
             real = numbers < found[:, None]
-            kept = states.half().cpu().numpy()[np.arange(len(rows))[:, None], np.where(real, numbers, 0)]
+            half = cast(NDArray[Any], states).astype(np.float16, copy=False)
+            kept = half[np.arange(len(rows))[:, None], np.where(real, numbers, 0)]
             values[rows] = np.where(real[..., None], kept, np.float16(0))  # (m, kept, h)
             counts[rows] = np.minimum(found, shape[0])
         return features, Tokens(values, counts)
 
-    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[_Batch]:
-        import torch
-
-        counts = np.clip(token_counts(self.tokenizer, texts), 1, self.limit)
+    def _batches(
+        self, texts: Sequence[str], batch_size: int, states: bool
+    ) -> Iterator[tuple[IntArray, IntArray, NDArray[np.float32], NDArray[Any] | None]]:
+        """Batches of texts of one padded length: rows, numbers of tokens, vectors, states."""
+        counts = np.clip(self.words.counts(texts), 1, self.limit)
         lengths = np.minimum(-(-counts // self.step) * self.step, self.limit)
-        for length in np.unique(lengths):
-            same = np.flatnonzero(lengths == length)
-            for start in range(0, len(same), batch_size):
-                rows = same[start : start + batch_size]
-                tokens = self.tokenizer(
-                    [texts[row] for row in rows],
-                    truncation=True, padding="max_length", max_length=int(length), return_tensors="pt",
-                )  # fmt: skip
-                with torch.inference_mode():
-                    vectors, states = self.forward(tokens)
-                    pooled = torch.nn.functional.normalize(vectors.float(), dim=1).cpu().numpy()
-                yield _Batch(rows, counts[rows], pooled, states)
+        batches = [
+            (same[start : start + batch_size], int(length))
+            for length in np.unique(lengths)
+            for same in [np.flatnonzero(lengths == length)]
+            for start in range(0, len(same), batch_size)
+        ]
+
+        def encode(batch: tuple[IntArray, int]) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+            rows, length = batch
+            return self.forward(self.words.padded([texts[row] for row in rows], length), states)
+
+        for (rows, _), (vectors, found) in zip(batches, in_order(encode, batches, self.threads), strict=True):
+            yield rows, counts[rows], vectors, found
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts with more tokens than the limit."""
-        return int((token_counts(self.tokenizer, texts) > self.limit).sum())
+        return int((self.words.counts(texts) > self.limit).sum())
 
 
-def token_counts(tokenizer: Any, texts: Sequence[str]) -> IntArray:
-    """(n,) number of tokens of each text before truncation, special tokens included."""
-    if not len(texts):
-        return np.zeros(0, np.int64)
-    return np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]], np.int64)
+class TensorTexts(Protocol):
+    """The network of a text encoder in torch.
+
+    Attributes:
+        device: where it runs. inputs: names of the inputs, in the order of the arguments of `compute`.
+    """
+
+    device: str
+    inputs: tuple[str, ...]
+
+    @property
+    def compute(self) -> Callable[..., tuple[Any, Any]]:
+        """(n, tokens) int64 -> vectors (n, d) float32 of unit length, states (n, tokens, h) or None; all tensors."""
+        ...
+
+
+def forward(
+    encoder: TensorTexts, inputs: Mapping[str, NDArray[np.int64]], states: bool
+) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+    """`TextReader.forward` of a network in torch; the states are float16."""
+    import torch
+
+    with torch.inference_mode():
+        tensors = (torch.from_numpy(inputs[name]).to(encoder.device) for name in encoder.inputs)
+        vectors, found = encoder.compute(*tensors)
+        return as_array(vectors), as_array(found.half()) if states else None
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """A tensor as an array in the memory of this process."""
+    array: NDArray[Any] = tensor.cpu().numpy()
+    return array
+
+
+def in_order(function: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
+    """Results of a function that needs no Python while it computes, in order, on several threads."""
+    if threads <= 1 or len(items) <= 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        yield from pool.map(function, items)
 
 
 def hash_files(*paths: Path) -> str:

@@ -20,18 +20,18 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from multibit.arrays import IntArray, Labels, require_finite
-from multibit.codes.items import Modality
+from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.images import open_image
 from multibit.data.sources.common import note
 from multibit.errors import DataError, FormatError, MismatchError, require_known
 from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
-from multibit.features.load import token_shapes
+from multibit.features.load import RUNTIMES, token_shapes
 from multibit.features.originals import Original, absolute, changed_rows
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
-from multibit.features.store import SHARD, FeatureStore, read_header, write_header
+from multibit.features.store import KIND, SHARD, VERSION, FeatureStore, read_header, write_header
 from multibit.features.tokens import Tokens, TokenShapes, describe_tokens, joined
 from multibit.files import fingerprint, only_writer, read_json, write_json
 from multibit.progress import showing, track
@@ -236,6 +236,7 @@ class Extraction:
             if earlier == plan:
                 return
             if finished := len(self._shards()):
+                require_same_runtime(self.folder, recipe)
                 raise MismatchError(
                     f"contains an unfinished extraction of other data, encoders or settings, with {finished} finished "
                     "shards.",
@@ -338,6 +339,36 @@ class Extraction:
         for number in range(self.first, self.end):
             found.update(Shard.read(shard_path(self.folder, number)).skipped)
         return found
+
+
+def begun_with(folder: Path | str) -> dict[str, str | None]:
+    """Modality -> runtime of the features of a store, finished or not: "torch" or "onnxruntime"; None if unknown."""
+    found: dict[str, str | None] = dict.fromkeys(MODALITIES)
+    with contextlib.suppress(FormatError, KeyError, TypeError, AttributeError):
+        file, kind = ("store.json", KIND) if (Path(folder) / "store.json").exists() else (PLAN, "extraction plan")
+        content = read_json(Path(folder) / file, kind=kind, version=VERSION)
+        recipe = content["recipe"] if kind == KIND else content["plan"]["recipe"]
+        for modality in MODALITIES:
+            versions = recipe[modality]["versions"]
+            found[modality] = next((name for name in RUNTIMES if name in versions), None)
+    return found
+
+
+def require_same_runtime(folder: Path, recipe: Recipe) -> None:
+    """Refuse to continue an extraction with another runtime: its shards would not be byte-identical.
+
+    Raises:
+        MismatchError: names both runtimes.
+    """
+    for modality, begun in begun_with(folder).items():
+        given = next((name for name in RUNTIMES if name in getattr(recipe, modality).versions), None)
+        if begun and given and begun != given:
+            raise MismatchError(
+                f"was begun with {begun}, the given {modality} encoder runs in {given}.",
+                file=folder,
+                option="runtime",
+                hint=f"Load the encoders with runtime {begun!r} to resume it.",
+            )
 
 
 def _ignore(*_: Any) -> None:

@@ -23,7 +23,10 @@ from multibit.errors import ConfigError, MissingExtraError
 from multibit.features.base import (
     LOCAL,
     Features,
+    LibraryWords,
     TextReader,
+    as_array,
+    forward,
     hash_files,
     offline,
     own_weights,
@@ -31,11 +34,11 @@ from multibit.features.base import (
     quiet,
 )
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.scaling import Scaling
 from multibit.features.tokens import MAX_WORDS, Tokens, TokenShape
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that exists is used
-SETTINGS = "preprocessor_config.json"
 VOCABULARY = ("tokenizer.json", "vocab.*", "*.model")
 TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
 COMPLETE = "A model folder needs config.json, model.safetensors, preprocessor_config.json and the tokenizer's files."
@@ -50,20 +53,19 @@ class JointImages:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
         model = _open(name, device, dtype)
-        self._network, self.device, self._dtype = model.network, device, dtype
+        self.network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "image processor"):
             settings = _library().AutoImageProcessor.from_pretrained(model.folder, **LOCAL).to_dict()
-            self._scaling = Scaling.of(settings)
+            self.preparation = Scaling.of(settings)
         self.batch_size = 8 if device == "cpu" else 256
         with _loading(model.folder, "image network"):
-            probe = [self.prepare(Image.new("RGB", (1, 1)))]
-            output, self._norm = _with_missing_norm(self._network, lambda: self._forward(probe))
-            dimension, self.token_shape = self._unit(output).shape[1], self._patches(output)
+            output, self._norm = _with_missing_norm(self.network, self._probe)
+            dimension, self.token_shape = int(output.pooler_output.shape[1]), self._patches(output)
         self.recipe = EncoderRecipe(
             name=model.name,
             weights=model.weights,
             dimension=dimension,
-            preprocessing=f"RGB, {self._scaling.describe()}, unit length",
+            preprocessing=f"RGB, {self.preparation.describe()}, unit length",
             dtype=dtype,
             source=model.source,
             versions=package_versions("torch", "transformers", "pillow"),
@@ -71,50 +73,66 @@ class JointImages:
 
     def prepare(self, image: Image.Image) -> NDArray[np.uint8]:
         """One RGB image -> (height, width, 3)."""
-        return self._scaling.apply(image)
+        return self.preparation.apply(image)
 
     def encode(self, prepared: Sequence[NDArray[np.uint8]]) -> Features:
         """Prepared images -> (n, dimension) of unit length."""
-        return self._unit(self._forward(prepared))
+        return np.asarray(self._run(prepared, False)[0], self._dtype)
 
     def encode_tokens(self, prepared: Sequence[NDArray[np.uint8]]) -> tuple[Features, Tokens]:
         """As `encode`, and the last states of the patches, row by row, after the network's last normalisation."""
+        assert self.token_shape is not None
+        vectors, values = self._run(prepared, True)
+        assert values is not None
+        return np.asarray(vectors, self._dtype), Tokens(values, np.full(len(values), values.shape[1]))
+
+    def compute(self, pixels: Any, with_tokens: bool = True) -> tuple[Any, Any]:
+        """Tensor (n, height, width, 3) uint8 -> vectors (n, dimension) of unit length, patches (n, t, d) or None."""
+        return self._features(self._forward(pixels), with_tokens)
+
+    def _run(self, prepared: Sequence[NDArray[np.uint8]], with_tokens: bool) -> tuple[Features, NDArray[Any] | None]:
         import torch
 
-        assert self.token_shape is not None
-        output = self._forward(prepared)
         with torch.inference_mode():
-            patches = self._norm(output.last_hidden_state[:, -self.token_shape[0] :])  # (n, t, d), no class token
-            values = patches.half().cpu().numpy()
-        return self._unit(output), Tokens(values, np.full(len(values), values.shape[1]))
+            pixels = torch.from_numpy(np.stack(prepared)).to(self.device)
+            vectors, patches = self.compute(pixels, with_tokens)
+            return as_array(vectors), None if patches is None else as_array(patches.half())
 
-    def _forward(self, prepared: Sequence[NDArray[np.uint8]]) -> Any:
+    def _forward(self, pixels: Any) -> Any:
         """The network's output: the vectors of the images, and the states of their tokens."""
         import torch
 
-        with torch.inference_mode():
-            pixels = torch.from_numpy(np.stack(prepared)).to(self.device).permute(0, 3, 1, 2).float()
-            mean, deviation = (
-                torch.tensor(values, device=self.device).view(1, 3, 1, 1)
-                for values in (self._scaling.mean, self._scaling.deviation)
-            )
-            pixels = ((pixels * self._scaling.factor - mean) / deviation).to(getattr(torch, self._dtype))
-            return self._network.get_image_features(pixel_values=pixels)
+        values = pixels.permute(0, 3, 1, 2).float()
+        mean, deviation = (
+            torch.tensor(values, device=self.device).view(1, 3, 1, 1)
+            for values in (self.preparation.mean, self.preparation.deviation)
+        )
+        values = ((values * self.preparation.factor - mean) / deviation).to(getattr(torch, self._dtype))
+        return self.network.get_image_features(pixel_values=values)
 
-    def _unit(self, output: Any) -> Features:
+    def _features(self, output: Any, with_tokens: bool) -> tuple[Any, Any]:
+        import torch
+
+        vectors = torch.nn.functional.normalize(output.pooler_output.float(), dim=1)
+        if not with_tokens or self.token_shape is None:
+            return vectors, None
+        return vectors, self._norm(output.last_hidden_state[:, -self.token_shape[0] :])  # (n, t, d), no class token
+
+    def _probe(self) -> Any:
+        """The output of one image."""
         import torch
 
         with torch.inference_mode():
-            vectors = torch.nn.functional.normalize(output.pooler_output.float(), dim=1)
-        return np.asarray(vectors.cpu().numpy(), self._dtype)
+            pixels = torch.from_numpy(self.prepare(Image.new("RGB", (1, 1)))[None].copy())
+            return self._forward(pixels.to(self.device))
 
     def _patches(self, output: Any) -> TokenShape | None:
         """Number and length of the tokens of an image, None in a network without patches."""
         states = getattr(output, "last_hidden_state", None)  # (n, t, d), after a class token in some networks
-        side = getattr(getattr(self._network.config, "vision_config", None), "patch_size", None)
+        side = getattr(getattr(self.network.config, "vision_config", None), "patch_size", None)
         if states is None or states.ndim != 3 or not isinstance(side, int):
             return None
-        count = (self._scaling.height // side) * (self._scaling.width // side)
+        count = (self.preparation.height // side) * (self.preparation.width // side)
         return (count, states.shape[2]) if states.shape[1] >= count else None
 
 
@@ -127,7 +145,7 @@ class JointTexts:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
         model = _open(name, device, dtype)
-        self._network, self.device, self._dtype = model.network, device, dtype
+        self.network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would create an empty one
                 raise ValueError(f"found none of {', '.join(VOCABULARY)}")
@@ -136,18 +154,20 @@ class JointTexts:
         limit = min(int(config.get_text_config().max_position_embeddings), tokenizer.model_max_length)
         self.batch_size = 64 if device == "cpu" else 512
         with _loading(model.folder, "text network"):
-            vectors, states = self._probe(tokenizer(["a"], padding="max_length", max_length=limit, return_tensors="pt"))
-            dimension = int(vectors.shape[1])
-            self.token_shape = (min(MAX_WORDS, limit), int(states.shape[2])) if states is not None else None
+            words = LibraryWords(tokenizer)
+            probe = words.padded(["a"], limit)
+            self.inputs = tuple(probe)
+            dimension, states = self._probe(probe)
+            self.token_shape = (min(MAX_WORDS, limit), states) if states else None
         # SigLIP was trained on texts padded to the limit; the other models ignore the padding.
         step = limit if config.model_type.startswith("siglip") else 16
-        self._reader = TextReader(tokenizer, limit, self._forward, dimension, step)
-        words = hash_files(*_files(model.folder, TOKENIZER))
+        self.reader = TextReader(words, limit, functools.partial(forward, self), dimension, step)
+        vocabulary = hash_files(*_files(model.folder, TOKENIZER))
         self.recipe = EncoderRecipe(
             name=model.name,
             weights=model.weights,
             dimension=dimension,
-            preprocessing=f"tokenizer {words}, at most {limit} tokens, unit length",
+            preprocessing=f"tokenizer {vocabulary}, at most {limit} tokens, unit length",
             dtype=dtype,
             text_limit=limit,
             source=model.source,
@@ -156,104 +176,33 @@ class JointTexts:
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts of any length and script -> (n, dimension) of unit length."""
-        return self._reader.encode(texts, self.batch_size).astype(self._dtype)
+        return self.reader.encode(texts, self.batch_size).astype(self._dtype)
 
     def encode_tokens(self, texts: Sequence[str]) -> tuple[Features, Tokens]:
         """As `encode`, and the last states of at most 32 tokens, those of start and end included."""
         assert self.token_shape is not None
-        vectors, tokens = self._reader.encode_tokens(texts, self.batch_size, self.token_shape)
+        vectors, tokens = self.reader.encode_tokens(texts, self.batch_size, self.token_shape)
         return vectors.astype(self._dtype), tokens
 
-    def _forward(self, tokens: Mapping[str, Any]) -> tuple[Any, Any]:
-        inputs = {key: ids.to(self.device) for key, ids in tokens.items()}
-        output = self._network.get_text_features(**inputs)
-        return output.pooler_output, getattr(output, "last_hidden_state", None)
+    def compute(self, *inputs: Any) -> tuple[Any, Any]:
+        """Tensors (n, tokens), named by `inputs` -> vectors (n, dimension) of unit length, states (n, tokens, d)."""
+        import torch
 
-    def _probe(self, tokens: Mapping[str, Any]) -> tuple[Any, Any]:
+        output = self.network.get_text_features(**dict(zip(self.inputs, inputs, strict=True)))
+        vectors = torch.nn.functional.normalize(output.pooler_output.float(), dim=1)
+        return vectors, getattr(output, "last_hidden_state", None)
+
+    def _probe(self, inputs: Mapping[str, NDArray[np.int64]]) -> tuple[int, int]:
+        """Dimensions of the vectors and of the states, 0 without states."""
         import torch
 
         with torch.inference_mode():
-            return self._forward(tokens)
+            vectors, states = self.compute(*(torch.from_numpy(array).to(self.device) for array in inputs.values()))
+        return int(vectors.shape[1]), 0 if states is None else int(states.shape[2])
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts with more tokens than the model reads."""
-        return self._reader.truncated(texts)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How an image becomes the network's input.
-
-    Attributes:
-        shortest: length that the shorter side is scaled to before the centre is cropped; None scales the whole image to
-            `width` x `height`.
-        width, height: of the input, in pixels. filter: resampling filter of Pillow.
-        factor, mean, deviation: the input is (pixels * factor - mean) / deviation, per channel.
-    """
-
-    shortest: int | None
-    width: int
-    height: int
-    filter: Image.Resampling
-    factor: float
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Scaling:
-        """From the settings of an image processor of `transformers`.
-
-        Raises:
-            ConfigError: its output has no fixed size, or it does something that is not supported.
-        """
-        size, crop = dict(settings.get("size") or {}), dict(settings.get("crop_size") or {})
-        cut = crop if settings.get("do_center_crop") else {}
-        shortest = size.get("shortest_edge")
-        final = cut if shortest else size
-        fits = bool(shortest) or not cut or cut == size
-        if not settings.get("do_resize") or settings.get("do_pad") or not fits or not {"height", "width"} <= set(final):
-            raise ConfigError(
-                f"asks for images of size {size}, crop {crop}; only a fixed size, or the centre of an image whose "
-                "shorter side is scaled, is supported.",
-                field=SETTINGS,
-            )
-        width, height = int(final["width"]), int(final["height"])
-        if shortest and shortest < max(width, height):
-            raise ConfigError(
-                f"a crop of {width} x {height} does not fit into a shorter side of {shortest}.", field=SETTINGS
-            )
-        scaled, normal = settings.get("do_rescale"), settings.get("do_normalize")
-        return cls(
-            int(shortest) if shortest else None, width, height, Image.Resampling(settings.get("resample", 3)),
-            float(settings["rescale_factor"]) if scaled else 1.0,
-            tuple(map(float, settings["image_mean"])) if normal else (0.0,) * 3,
-            tuple(map(float, settings["image_std"])) if normal else (1.0,) * 3,
-        )  # fmt: skip
-
-    def describe(self) -> str:
-        """Human-readable, for the recipe."""
-        part = f"middle of shorter side {self.shortest}" if self.shortest else "all"
-        return (
-            f"{part}, {self.width} x {self.height} {self.filter.name.lower()}, "
-            f"(x * {self.factor:.6g} - {list(self.mean)}) / {list(self.deviation)}"
-        )
-
-    def apply(self, image: Image.Image) -> NDArray[np.uint8]:
-        """One RGB image -> (height, width, 3); pixels that are cropped away are never computed."""
-        width, height = image.size
-        if self.shortest is None:
-            return np.asarray(image.resize((self.width, self.height), self.filter))
-        short = min(width, height)
-        scaled = int(self.shortest * width / short), int(self.shortest * height / short)
-        left, top = (scaled[0] - self.width) // 2, (scaled[1] - self.height) // 2
-        across, down = width / scaled[0], height / scaled[1]
-        box = (
-            left * across,
-            top * down,
-            min((left + self.width) * across, width),
-            min((top + self.height) * down, height),
-        )
-        return np.asarray(image.resize((self.width, self.height), self.filter, box=box))
+        return self.reader.truncated(texts)
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from multibit.codes.items import Modality
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
 from multibit.features.joint import JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
+from multibit.features.portable import PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.tokens import TokenShapes
 
 DTYPES = ("float32", "float16")
-T = TypeVar("T")
+RUNTIMES = ("torch", "onnxruntime")
+"""Libraries that run an encoder; features differ by about 1e-6, so those of both may be in one run."""
 
 
 def load_image_encoder(
-    name: str, device: str = "cpu", *, dtype: str = "float32", batch_size: int | None = None
+    name: str,
+    device: str = "cpu",
+    *,
+    dtype: str = "float32",
+    batch_size: int | None = None,
+    runtime: str | None = None,
 ) -> ImageEncoder:
     """An image encoder.
 
@@ -27,31 +35,38 @@ def load_image_encoder(
         name: of a packaged encoder, the folder of a CLIP-like model, or its name (`owner/name`) on the hub.
         device: where it runs. dtype: float32, or float16 for CLIP-like models.
         batch_size: images per batch; the encoder's own choice when None.
+        runtime: "torch", or "onnxruntime" for packaged encoders on a CPU, which is faster; the faster when None.
 
     Raises:
-        ConfigError: an unknown name or dtype, or a model that cannot be loaded. MissingExtraError: its library is not
-            installed.
+        ConfigError: an unknown name, dtype or runtime, or a model that cannot be loaded. MissingExtraError: a library
+            is not installed.
     """
-    encoder = _load(IMAGE_ENCODERS, JointImages, name, "image", device, dtype)
+    encoder: ImageEncoder = _load(name, "image", device, dtype, runtime)
     if batch_size:
         encoder.batch_size = batch_size
     return encoder
 
 
 def load_text_encoder(
-    name: str, device: str = "cpu", *, dtype: str = "float32", prompt: str = "{}", batch_size: int | None = None
+    name: str,
+    device: str = "cpu",
+    *,
+    dtype: str = "float32",
+    prompt: str = "{}",
+    batch_size: int | None = None,
+    runtime: str | None = None,
 ) -> TextEncoder:
     """A text encoder.
 
     Args:
-        name, device, dtype, batch_size: as for `load_image_encoder`.
+        name, device, dtype, batch_size, runtime: as for `load_image_encoder`.
         prompt: what the encoder reads, with `{}` for the text.
 
     Raises:
-        ConfigError: an unknown name or dtype, a model that cannot be loaded, or a prompt without `{}`.
+        ConfigError: an unknown name, dtype or runtime, a model that cannot be loaded, or a prompt without `{}`.
             MissingExtraError: its library is not installed.
     """
-    encoder = _load(TEXT_ENCODERS, JointTexts, name, "text", device, dtype)
+    encoder: TextEncoder = _load(name, "text", device, dtype, runtime)
     if batch_size:
         encoder.batch_size = batch_size
     return encoder if prompt == "{}" else Prompted(encoder, prompt)
@@ -63,7 +78,7 @@ def image_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> ImageEncoder
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_image_encoder`.
     """
-    return load_image_encoder(_source_of(recipe), device, dtype=recipe.dtype)
+    return load_image_encoder(source_of(recipe), device, dtype=recipe.dtype)
 
 
 def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
@@ -72,7 +87,7 @@ def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
     """
-    return load_text_encoder(_source_of(recipe), device, dtype=recipe.dtype, prompt=recipe.prompt)
+    return load_text_encoder(source_of(recipe), device, dtype=recipe.dtype, prompt=recipe.prompt)
 
 
 def token_shapes(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> TokenShapes:
@@ -97,7 +112,12 @@ def token_shapes(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> Toke
     return shapes
 
 
-def _source_of(recipe: EncoderRecipe) -> str:
+def source_of(recipe: EncoderRecipe) -> str:
+    """What loads the encoder that made stored features: its name, or the folder or hub name of a CLIP-like model.
+
+    Raises:
+        DataError: the features are ready-made.
+    """
     if not recipe.weights:
         raise DataError(
             f"the features are ready-made, under the name {recipe.name!r}, so a raw text or image cannot be encoded.",
@@ -106,23 +126,43 @@ def _source_of(recipe: EncoderRecipe) -> str:
     return recipe.source or recipe.name
 
 
-def _load(
-    packaged: Mapping[str, Callable[[str], T]],
-    joint: Callable[[str, str, str], T],
-    name: str,
-    modality: str,
-    device: str,
-    dtype: str,
-) -> T:
+def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str | None) -> Any:
     require_known("dtype", dtype, DTYPES)
+    if runtime is not None:
+        require_known("runtime", runtime, RUNTIMES)
+    packaged: Mapping[str, Any] = IMAGE_ENCODERS if modality == "image" else TEXT_ENCODERS
     if name in packaged:
         if dtype != "float32":
             raise ConfigError(f"{name} runs in float32 only, got {dtype!r}.", option="dtype")
-        return packaged[name](device)
+        if (runtime or _faster_runtime(packaged[name], name, device)) == "torch":
+            return packaged[name](device)
+        return _portable(name, modality, device)
+    if runtime == "onnxruntime":
+        raise ConfigError(f"{name} runs in torch only; packaged encoders run in ONNX Runtime.", option="runtime")
     if "/" in name or Path(name).is_dir():
-        return joint(name, device, dtype)
+        return (JointImages if modality == "image" else JointTexts)(name, device, dtype)
     raise ConfigError(
         f"{name!r} is unknown; choose from {', '.join(packaged)}, or give a CLIP-like model as a folder or as its name "
         "on the hub (owner/name).",
         field=f"{modality} encoder",
     )
+
+
+def _portable(name: str, modality: Modality, device: str) -> Any:
+    """A packaged encoder in ONNX Runtime, for many inputs."""
+    if device != "cpu":
+        raise ConfigError(f"runs on a CPU, not on {device}.", option="runtime", hint="Use torch.")
+    from multibit.features.export import cached_encoder
+
+    folder = cached_encoder(name, modality)
+    return PortableImages(folder, many=True) if modality == "image" else PortableTexts(folder, many=True)
+
+
+def _faster_runtime(encoder: Any, name: str, device: str) -> str:
+    """ONNX Runtime, if the encoder can be exported, or was, and the libraries are installed."""
+    if device != "cpu" or not hasattr(encoder, "compute"):
+        return "torch"
+    needed = ["onnxruntime", "tokenizers"]
+    if not cached_folder(name, encoder.weights()).exists():
+        needed += ["onnx", "onnxscript"]
+    return "onnxruntime" if all(map(importlib.util.find_spec, needed)) else "torch"

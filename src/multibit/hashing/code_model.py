@@ -17,11 +17,11 @@ from multibit.codes.layout import Layout
 from multibit.errors import ConfigError, DataError, FormatError, require_known
 from multibit.features.tokens import Tokens
 from multibit.files import fingerprint, read_arrays, write_arrays
+from multibit.hashing.encode import ENCODE_ROWS
 
 KIND, VERSION = "hash model", 2  # a file of the first network is written as version 1, as before
 FIRST_NETWORK = "multibit"  # of a file that names no network, as those of earlier versions
-ENCODE_ROWS = 4096  # rows per forward pass of `encode`: bounds its memory
-ENCODE_TOKEN_ROWS = 256  # the same for networks that read tokens
+ENCODE_TOKEN_ROWS = 256  # rows per forward pass, as ENCODE_ROWS, for networks that read tokens
 
 
 class TokenBatch(NamedTuple):
@@ -67,6 +67,14 @@ class CodeModel(nn.Module, ABC):
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor | None:
         """(n, d_m) features -> (n, d) feature shared by both modalities, before the code; None without one."""
+        return None
+
+    def stacks(self, modality: Modality) -> list[list[nn.Module]] | None:
+        """The network of one modality as stacks of layers, whose outputs side by side are the relaxed code.
+
+        The input of each is the features with rows scaled by `scale_rows`. None for a network that is more than that,
+        which cannot be exported to other runtimes.
+        """
         return None
 
     @property

@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, row_numbers
 from multibit.codes import MODALITIES, CodedItems, Codes, Modality
 from multibit.errors import require_known
-from multibit.features import FeatureStore, Pairs
 from multibit.features.cluster import ENGINES, run_on_ray
-from multibit.hashing.code_model import ENCODE_ROWS, CodeModel
+from multibit.features.tokens import Tokens
 from multibit.progress import track
 
+if TYPE_CHECKING:
+    from multibit.codes.layout import Layout
+    from multibit.features import FeatureStore, Pairs
+    from multibit.hashing.code_model import CodeModel
 
-def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
+ENCODE_ROWS = 4096  # rows per forward pass: bounds the memory
+
+
+class Coder(Protocol):
+    """Codes features: a `CodeModel`, or a `PortableModel`."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the codes."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """The longest code length."""
+        ...
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether `encode` needs token features."""
+        ...
+
+    def serving(self, bits: int) -> Coder:
+        """What makes the code of a length."""
+        ...
+
+    def encode(self, features: ArrayLike, modality: Modality, tokens: Tokens | None = None) -> NDArray[np.float32]:
+        """(n, d_m) features -> relaxed codes (n, stored bits)."""
+        ...
+
+
+def encode(model: Coder, pairs: Pairs) -> CodedItems:
     """Code both modalities of items in memory; see `relaxed_codes` for items with several texts.
 
     Args:
@@ -33,7 +66,7 @@ def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
     return CodedItems.binarize(relaxed, pairs.labels, model.layout)
 
 
-def relaxed_codes(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32]:
+def relaxed_codes(model: Coder, pairs: Pairs, modality: Modality) -> NDArray[np.float32]:
     """Relaxed codes of one modality of items in memory: (n, stored bits).
 
     An item with several texts is coded by the mean of their features; by a model that reads tokens each text is coded,
@@ -48,7 +81,7 @@ def relaxed_codes(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray
     return np.asarray(sums / np.diff(pairs.offsets)[:, None], np.float32)
 
 
-def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int | None = None) -> Codes:
+def encode_codes(model: Coder, pairs: Pairs, modality: Modality, bits: int | None = None) -> Codes:
     """The codes of one modality of items in memory at one length.
 
     Args:
@@ -61,12 +94,12 @@ def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int |
     return codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
 
 
-def codes_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:
+def codes_at(model: Coder, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:
     """Binarise the output of a model, and take the codes that serve a length; the arguments are those of `part_at`."""
     return Codes.binarize(part_at(model, relaxed, bits))
 
 
-def part_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> NDArray[np.float32]:
+def part_at(model: Coder, relaxed: NDArray[np.float32], bits: int | None = None) -> NDArray[np.float32]:
     """The part of the output of a model that serves a length: (n, B), or (n, V, B) where an item has V codes.
 
     Args:
@@ -79,6 +112,8 @@ def part_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = N
 
 def shared_features(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32] | None:
     """(n, d) real-valued feature of items that both modalities share, before the code; None for a model without one."""
+    import torch  # slow to import
+
     was_training = model.training
     model.eval()
     with torch.inference_mode():
@@ -88,7 +123,7 @@ def shared_features(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArr
 
 
 def encode_store(
-    model: CodeModel,
+    model: Coder,
     store: FeatureStore,
     rows: ArrayLike | None = None,
     *,
@@ -127,7 +162,7 @@ def encode_store(
     return CodedItems(image, text, store.dataset.labels[chosen], relaxed, model.layout)
 
 
-def _encode_block(model: CodeModel, store: FeatureStore, rows: Rows, keep_relaxed: bool, start: int) -> CodedItems:
+def _encode_block(model: Coder, store: FeatureStore, rows: Rows, keep_relaxed: bool, start: int) -> CodedItems:
     """Code the rows that `CodeModel.encode` passes through the network together, so results are bit-identical."""
     block = encode(model, store.take(rows[start : start + ENCODE_ROWS]))
     return block if keep_relaxed else CodedItems(block.image, block.text, block.labels, layout=model.layout)

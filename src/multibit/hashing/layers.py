@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from multibit.hashing.code_model import TokenBatch
+
+
+class UnitRows(nn.Module):
+    """Rows at unit length."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, d)."""
+        return functional.normalize(rows, dim=1)
+
+
+class Columns(nn.Module):
+    """Columns in another order.
+
+    Attributes:
+        order: (d,) int64.
+    """
+
+    def __init__(self, order: Tensor) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, d)."""
+        return rows[:, self.order]
 
 
 def scale_rows(features: Tensor) -> Tensor:

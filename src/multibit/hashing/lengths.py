@@ -72,6 +72,11 @@ class PerLength(CodeModel, network="per length"):
         """Floating-point operations to code one image and one text at all lengths."""
         return sum(part.flops for part in self._models)
 
+    def stacks(self, modality: Modality) -> list[list[nn.Module]] | None:
+        """See `CodeModel.stacks`."""
+        found = [part.stacks(modality) for part in self._models]
+        return None if any(each is None for each in found) else [stack for each in found for stack in each or ()]
+
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, stored bits) relaxed codes of all lengths, side by side."""
         return torch.cat([part(features, modality, tokens) for part in self.parts], dim=1)

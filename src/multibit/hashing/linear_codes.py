@@ -87,6 +87,10 @@ class LinearCodes(CodeModel, network="linear codes"):
                 head.bias.copy_(torch.from_numpy(shift / size))
         return model.eval()
 
+    def stacks(self, modality: Modality) -> list[list[nn.Module]]:
+        """See `CodeModel.stacks`."""
+        return [[self.heads[modality], nn.Tanh()]]
+
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, stored bits) relaxed codes in [-1, 1]."""
         return torch.tanh(self.heads[modality](scale_rows(features)))

@@ -34,6 +34,10 @@ class LinearHash(CodeModel, network="linear hash"):
         self.heads = nn.ModuleDict({modality: nn.Linear(inputs[modality], bits) for modality in MODALITIES})
         self.drop = nn.Dropout(dropout)
 
+    def stacks(self, modality: Modality) -> list[list[nn.Module]]:
+        """See `CodeModel.stacks`."""
+        return [[self.heads[modality], self.drop, nn.Tanh()]]
+
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, B) relaxed code in (-1, 1)."""
         return torch.tanh(self.drop(self.heads[modality](scale_rows(features))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,11 @@ class HashModel(CodeModel, network=FIRST_NETWORK):
         """(n, d_m) features -> (n, B_max) relaxed code in (-1, 1)."""
         z = self.projections[modality](features)  # (n, d)
         return torch.tanh(self.heads(z))  # (n, B_max)
+
+    def stacks(self, modality: Modality) -> list[list[nn.Module]]:
+        """See `CodeModel.stacks`."""
+        projection = cast(Projection, self.projections[modality])
+        return [[*projection.layers, self.heads, nn.Tanh()]]
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """(n, d_m) features -> (n, d) shared feature."""

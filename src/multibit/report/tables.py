@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.config import Config
 from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, PRECISION
 from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, Evaluation
 from multibit.hashing.methods import METHODS
 from multibit.relation import TEACHERS
-from multibit.search import Hit
-from multibit.table import Cell, Number, Table, counted, percent
+from multibit.table import Cell, Table, counted, percent
 
 ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name)
 """Names of the metrics of the accuracy table, at any cutoff."""
@@ -72,24 +69,3 @@ def methods_tables() -> list[Table]:
         Table("Compared methods", heading, others),
         Table("Relation teachers", ("teacher", "g*"), teachers),
     ]
-
-
-def hits_table(hits: Sequence[Hit], searched: str, bits: int, measure: str = "distance") -> Table:
-    """Hits of one search, best first.
-
-    Args:
-        hits: with payloads. searched: modality of the hits, "image" or "text". bits: length searched at.
-        measure: name of that column, "distance", or "score" for a relaxed query.
-    """
-    rows = tuple(
-        (
-            Number(hit.rank, "d"),
-            Number(getattr(hit, measure), ".2f" if measure == "score" else "d"),
-            str(hit.id),
-            ", ".join(hit.payload.get("labels") or ()),
-            str(hit.payload.get(searched) or ""),
-        )
-        for hit in hits
-    )
-    header = ("rank", measure, "id", "labels", searched)
-    return Table(f"{len(hits)} nearest {searched}s at {bits} bits", header, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +15,8 @@ from multibit.codes.distance import Neighbours, ScoredRows
 from multibit.errors import DataError
 from multibit.search.batches import DISTANCE, ID, QUERY, RANK, require_free_names
 from multibit.search.columns import Id, IdColumn
+from multibit.search.hits import Hit
 from multibit.search.segments import Lost, Version, in_order
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One result of a search.
-
-    Attributes:
-        rank: from 1. id: of the item.
-        distance: number of differing bits; None for a relaxed query.
-        bits: code length of the search. payload: metadata of the item, without null values.
-        score: inner product with a relaxed query, larger is nearer; None for a binary query.
-    """
-
-    rank: int
-    id: Id
-    distance: int | None
-    bits: int
-    payload: Mapping[str, Any]
-    score: float | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
+from multibit.hashing.layers import UnitRows, scale_rows
 from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Method
@@ -75,6 +76,10 @@ class UnitHash(CodeModel, network="unit hash"):
                 for modality in MODALITIES
             }
         )
+
+    def stacks(self, modality: Modality) -> list[list[nn.Module]]:
+        """See `CodeModel.stacks`."""
+        return [[*cast(nn.Sequential, self.heads[modality]), UnitRows()]]
 
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, B) relaxed code of unit length."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
+from multibit.hashing.layers import Columns, scale_rows
 from multibit.hashing.learner import Batch, Descent, LossLearner, seeded
 from multibit.hashing.losses import affinity
 from multibit.hashing.methods.base import Method
@@ -103,6 +104,10 @@ class OrderedHash(CodeModel, network="ordered hash"):
         """(n, d_m) features -> (n, K) relaxed code in [-1, 1], of which every prefix has the most important bits."""
         code: Tensor = self.head(self.embed(features, modality))
         return code[:, self.order]
+
+    def stacks(self, modality: Modality) -> list[list[nn.Module]]:
+        """See `CodeModel.stacks`."""
+        return [[*cast(nn.Sequential, self.projections[modality]), *self.head, Columns(self.order)]]
 
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """(n, d_m) features -> (n, dimension) shared feature."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import Codes
-from multibit.codes.compiling import processors
 from multibit.codes.distance import Allowed, Neighbours
 from multibit.errors import MissingExtraError
+from multibit.machine import processors
 from multibit.search.engines.base import Capabilities
 
 

@@ -1,0 +1,132 @@
+"""Export: a run -> the folder of a portable model."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from multibit.codes.items import MODALITIES
+from multibit.errors import ConfigError, DataError
+from multibit.features.export import cached_encoder, export_encoder
+from multibit.features.load import load_image_encoder, load_text_encoder, source_of
+from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
+from multibit.features.portable import PortableImages, PortableTexts
+from multibit.features.recipe import Recipe
+from multibit.files import replacing, write_json
+from multibit.hashing.heads import can_export, export_head
+from multibit.portable.model import CONFIG, FOLDER, KIND, VERSION, Config, PortableModel
+from multibit.runs import Run, describe_code, versions_here
+
+
+def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> PortableModel:
+    """Write a run as a portable model.
+
+    Args:
+        run: trained on features of packaged encoders or of a CLIP-like model in float32. folder: must not exist.
+        encoders: with the encoders, about 100 MB for the packaged ones; without them, packaged encoders are written to
+            the cache of the user when they are first needed.
+
+    Raises:
+        DataError: ready-made features, or `folder` exists. ConfigError: a network or encoder that cannot be exported,
+            or no `encoders` where they are not packaged. MissingExtraError: a library is not installed.
+            MismatchError: the installed encoders differ from those of the features.
+    """
+    target = Path(folder)
+    if target.exists():
+        raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
+    if not encoders and not has_packaged_encoders(run):
+        raise ConfigError("the encoders of this run are not packaged ones.", option="encoders", hint="Write them too.")
+    with replacing(target) as temporary:
+        temporary.mkdir()
+        for modality in MODALITIES:
+            export_head(run.model, modality, temporary / "heads" / modality)
+        if encoders:
+            _write_encoders(run, temporary / "encoders")
+        model = run.model
+        config = Config(
+            run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
+            {"image": model.image_dim, "text": model.text_dim}, run.recipe.to_dict(), versions_here(),
+        )  # fmt: skip
+        (temporary / "README.md").write_text(model_card(run), encoding="utf-8")
+        write_json(temporary / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)
+    return PortableModel.open(target)
+
+
+def make_portable(run: Run) -> PortableModel | None:
+    """Add a portable model to the folder of a new run, where this costs little: with packaged encoders, without a copy.
+
+    Returns:
+        None for ready-made features, encoders that are not packaged, a network that cannot be exported, or without the
+        libraries.
+    """
+    target = run.folder / FOLDER
+    missing = any(importlib.util.find_spec(library) is None for library in ("onnx", "onnxruntime", "tokenizers"))
+    if missing or target.exists() or not has_packaged_encoders(run) or not can_export(run.model):
+        return None
+    return export_run(run, target, encoders=False)
+
+
+def has_packaged_encoders(run: Run) -> bool:
+    """Whether the features of a run were made by packaged encoders, which the cache can hold."""
+    image, text = run.recipe.image, run.recipe.text
+    sides = ((image, IMAGE_ENCODERS), (text, TEXT_ENCODERS))
+    known = all(each.weights and not each.source and hasattr(named.get(each.name), "compute") for each, named in sides)
+    return known and text.prompt == "{}"
+
+
+def _write_encoders(run: Run, folder: Path) -> None:
+    """Write both encoders: packaged ones are copied from the cache, others are exported."""
+    recipe = run.recipe
+    image, text = source_of(recipe.image), source_of(recipe.text)
+    if has_packaged_encoders(run):
+        for modality in MODALITIES:
+            shutil.copytree(cached_encoder(getattr(recipe, modality).name, modality), folder / modality)
+        found = Recipe(PortableImages(folder / "image").recipe, PortableTexts(folder / "text").recipe)
+    else:
+        sides = (
+            load_image_encoder(image, dtype=recipe.image.dtype, runtime="torch"),
+            load_text_encoder(text, dtype=recipe.text.dtype, runtime="torch"),
+        )
+        found = Recipe(sides[0].recipe, replace(sides[1].recipe, prompt=recipe.text.prompt))
+        for encoder, modality in zip(sides, MODALITIES, strict=True):
+            export_encoder(encoder, folder / modality)
+    recipe.require(found, "the installed encoders")
+
+
+def model_card(run: Run) -> str:
+    """The model card in markdown, with the header of the Hugging Face hub."""
+    recipe, record = run.recipe, run.record
+    best = record.selection.validation_mean_mAP
+    score = "" if best is None else f"\nValidation mAP, mean of both directions and all lengths: {100 * best:.2f} %.\n"
+    return f"""---
+library_name: multibit
+tags: [cross-modal-retrieval, hashing, image-text-search, onnx]
+base_model: [{recipe.image.source or recipe.image.name}, {recipe.text.source or recipe.text.name}]
+pipeline_tag: feature-extraction
+---
+
+# {run.name}
+
+Binary codes of images and texts in one space, for search by Hamming distance. {describe_code(run)}. Method:
+{record.method or "multibit"}. Trained on {record.dataset.items:,} items with {len(run.label_names)} labels.
+{score}
+| | image | text |
+|---|---|---|
+| encoder | {recipe.image.name} | {recipe.text.name} |
+| features | {recipe.image.dimension} | {recipe.text.dimension} |
+| input | {recipe.image.preprocessing} | {recipe.text.preprocessing} |
+
+Search with it, without torch:
+
+```sh
+pip install "multibit[onnx]"
+multibit search FOLDER "a red flower" --index INDEX_FOLDER
+```
+
+Model {record.model}, data {record.data}. Items at one distance are in the order of the index. The labels of the
+training data decide what the codes take for similar; texts beyond {recipe.text.text_limit} tokens are cut.
+"""

@@ -1,0 +1,245 @@
+"""The portable model: both encoders and both hash networks of a run, run by ONNX Runtime.
+
+The folder has `config.json`, a hash network for each modality in `heads/`, a model card, and the encoders in
+`encoders/`. Where the encoders are missing, they are packaged ones, and taken from the cache of the user.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from multibit.arrays import as_float32
+from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.layout import Layout
+from multibit.errors import DataError, FormatError, require_known
+from multibit.features.base import Prompted
+from multibit.features.portable import PortableImages, PortableTexts, cached_folder
+from multibit.features.recipe import Recipe
+from multibit.features.sessions import Network
+from multibit.files import read_json, typed
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from multibit.features.base import ImageEncoder, TextEncoder
+    from multibit.features.tokens import Tokens
+
+KIND, VERSION = "portable model", 1
+CONFIG, FOLDER = "config.json", "portable"
+ROWS = 4096  # coded at a time
+
+
+class Config(msgspec.Struct):
+    """Content of `config.json`.
+
+    Attributes:
+        model: fingerprint of the weights. method: name. layout: of the codes. lengths: of the training.
+        dimensions: modality -> length of the features. recipe: of the features. versions: of the libraries that wrote
+            the folder.
+    """
+
+    model: str
+    method: str
+    layout: dict[str, Any]
+    lengths: list[int]
+    dimensions: dict[Modality, int]
+    recipe: dict[str, Any]
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class PortableModel:
+    """Encodes images and texts without torch. `multibit.portable.export.export_run` writes its folder.
+
+    Attributes:
+        folder: of its files. fingerprint: of the weights, which the indices of its codes name. method: name.
+        layout: of the codes. lengths: of the training, ascending. recipe: of the features.
+        dimensions: modality -> length of the features. many: many queries will follow, see `Network`.
+    """
+
+    folder: Path
+    fingerprint: str
+    method: str
+    layout: Layout
+    lengths: tuple[int, ...]
+    recipe: Recipe
+    dimensions: dict[Modality, int]
+    many: bool = False
+
+    def __repr__(self) -> str:
+        return f"PortableModel({str(self.folder)!r}, {self.method}, {self.layout.longest} bits)"
+
+    @classmethod
+    def open(cls, folder: Path | str, *, many: bool = False) -> PortableModel:
+        """Open a folder; networks are opened when first used.
+
+        Args:
+            folder: of the model. many: many queries will follow, as in a server, see `Network`.
+
+        Raises:
+            FormatError: missing, corrupt or newer.
+        """
+        path = Path(folder) / CONFIG
+        config = typed(read_json(path, kind=KIND, version=VERSION), Config, path)
+        try:
+            layout, recipe = Layout.from_dict(config.layout), Recipe.from_dict(config.recipe)
+        except (KeyError, TypeError, ValueError):
+            raise FormatError("invalid value.", file=path, field="layout, recipe") from None
+        return cls(
+            Path(folder), config.model, config.method, layout, tuple(config.lengths), recipe, config.dimensions, many
+        )
+
+    @property
+    def bits(self) -> int:
+        """The longest code length."""
+        return self.layout.longest
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Never: such networks cannot be exported."""
+        return False
+
+    def serving(self, bits: int) -> PortableModel:
+        """Itself: its networks make the codes of all lengths."""
+        return self
+
+    def encode(self, features: ArrayLike, modality: Modality, tokens: Tokens | None = None) -> NDArray[np.float32]:
+        """Relaxed codes of (n, d_m) features: (n, stored bits) float32, as `CodeModel.encode`.
+
+        Raises:
+            DataError: features of another dimension, or a value that is not finite. ConfigError: unknown modality.
+        """
+        require_known("modality", modality, MODALITIES)
+        array, needed = np.asarray(features), self.dimensions[modality]
+        if array.ndim != 2 or array.shape[1] != needed:
+            raise DataError(f"need shape (n, {needed}), got {array.shape}.", field=f"{modality} features")
+        out = np.empty((len(array), self.layout.stored), np.float32)
+        for start in range(0, len(array), ROWS):
+            rows = np.arange(start, min(start + ROWS, len(array)))
+            block = as_float32(array[rows], f"{modality} features", rows)
+            out[rows] = self._heads[modality]({"features": block}, ["codes"])[0]
+        return out
+
+    def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Texts of any length and script -> relaxed codes (n, stored bits).
+
+        Raises:
+            FormatError: a file is missing or corrupt. MissingExtraError: a library is not installed. MismatchError: the
+                encoder differs from that of the training.
+        """
+        return self.encode(self.text_encoder.encode(texts), "text")
+
+    def encode_images(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
+        """RGB images, as `multibit.data.images.open_image` reads them, -> relaxed codes (n, stored bits).
+
+        Raises:
+            FormatError, MissingExtraError, MismatchError: as `encode_texts`.
+        """
+        encoder = self.image_encoder
+        if not images:
+            return np.empty((0, self.layout.stored), np.float32)
+        return self.encode(encoder.encode([encoder.prepare(image) for image in images]), "image")
+
+    @cached_property
+    def _heads(self) -> dict[Modality, Network]:
+        return {modality: Network(self.folder / "heads" / modality, "", many=self.many) for modality in MODALITIES}
+
+    @cached_property
+    def text_encoder(self) -> TextEncoder:
+        """The encoder of texts, with the prompt of the training."""
+        encoder: TextEncoder = PortableTexts(self._encoder_folder("text"), many=self.many)
+        if self.recipe.text.prompt != "{}":
+            encoder = Prompted(encoder, self.recipe.text.prompt)
+        self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "the encoders of this folder")
+        return encoder
+
+    @cached_property
+    def image_encoder(self) -> ImageEncoder:
+        """The encoder of images."""
+        encoder = PortableImages(self._encoder_folder("image"), many=self.many)
+        self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "the encoders of this folder")
+        return encoder
+
+    def _encoder_folder(self, modality: Modality) -> Path:
+        """Folder of an encoder: of this model, else in the cache, where it is written if torch is installed."""
+        own = self.folder / "encoders" / modality
+        if own.exists():
+            return own
+        recipe = getattr(self.recipe, modality)
+        cached = cached_folder(recipe.name, recipe.weights)
+        if cached.exists():
+            return cached
+        from multibit.features.export import cached_encoder  # slow to import
+
+        return cached_encoder(recipe.name, modality)
+
+
+class Record(msgspec.Struct):
+    """What encoding and searching need to know of `run.json`.
+
+    Attributes:
+        model: fingerprint of the weights. method: name. features: path of the feature store of the training, if known.
+    """
+
+    model: str
+    method: str = ""
+    features: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PortableRun:
+    """A run for encoding and searching, which loads neither torch nor what only training needs.
+
+    The attributes are those of `Run` with these names.
+    """
+
+    folder: Path
+    record: Record
+    model: PortableModel
+
+    def __repr__(self) -> str:
+        return f"PortableRun({str(self.folder)!r}, {self.model.bits} bits)"
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the features."""
+        return self.model.recipe
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The code lengths of the training, ascending."""
+        return self.model.lengths
+
+    @classmethod
+    def find(cls, folder: Path | str, *, many: bool = False) -> PortableRun | None:
+        """The portable model of a run folder, or of its own folder; None where there is none, or no ONNX Runtime.
+
+        Args:
+            folder: of a run, or of a portable model. many: as for `PortableModel.open`.
+
+        Raises:
+            FormatError: corrupt or newer, or the model of another run.
+        """
+        path = Path(folder)
+        if importlib.util.find_spec("onnxruntime") is None and importlib.util.find_spec("torch") is not None:
+            return None
+        if (path / FOLDER / CONFIG).is_file() and (path / "run.json").is_file():
+            model = PortableModel.open(path / FOLDER, many=many)
+            record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
+            if record.model != model.fingerprint:
+                problem = f"is that of model {model.fingerprint}, the run is model {record.model}."
+                raise FormatError(problem, file=path / FOLDER, hint="Delete this folder and export the run again.")
+            return cls(path, record, model)
+        if (path / CONFIG).is_file() and not (path / "run.json").exists():
+            model = PortableModel.open(path, many=many)
+            return cls(path, Record(model.fingerprint, model.method), model)
+        return None

@@ -1,0 +1,26 @@
+"""Names of the indices of a run in their folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from multibit.codes.items import Modality
+from multibit.codes.layout import Layout
+
+
+def index_path(folder: Path, name: str) -> Path:
+    """The file of an index in an index folder, see `index_name`."""
+    return folder / f"{name}.mbx"
+
+
+def index_name(layout: Layout, modality: Modality, bits: int | None = None) -> str:
+    """Name of the index of one modality that serves a code length, the longest when None.
+
+    Raises:
+        DataError: the codes are shorter.
+
+    Example:
+        >>> index_name(Layout((16, 32)), "text", 16), index_name(Layout((16, 32), nested=False), "text", 8)
+        ('text', 'text-16')
+    """
+    return modality if layout.nested else f"{modality}-{layout.serving(bits or layout.longest)}"

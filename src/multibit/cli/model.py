@@ -237,7 +237,7 @@ def evaluate(
     field, and kept out of it. mAP is printed first; the report adds resolution, agreement between lengths, quantisation
     loss, time and memory.
 
-    Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 0, 1; or 0, 1; or packed. Their results go
+    Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 1; or 0, 1; or packed. Their results go
     next to them: CODES-evaluation.json, CODES-report.
     """
     from multibit.evaluation.ranking import DEPTH

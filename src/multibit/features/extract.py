@@ -75,6 +75,9 @@ def extract_features(
             as `run_on_ray`.
     """
     require_known("engine", engine, ENGINES)
+    if not any(dataset.images):
+        hint = "Name the column of the image paths by `columns`; vectors computed elsewhere need no images."
+        raise DataError(f"none of the {len(dataset):,} items has an image.", field="image", hint=hint)
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}

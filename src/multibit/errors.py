@@ -111,6 +111,24 @@ def require_known(what: str, name: str, known: Collection[str], *, option: str =
         raise ConfigError(f"unknown {what} {name!r}; choose from {', '.join(known)}.", option=option or what)
 
 
+def require_kind(value: object, kind: type, option: str, hint: str = "") -> None:
+    """Refuse an argument of another kind.
+
+    Args:
+        value: of the argument. kind: that is needed. option: name of the argument. hint: how to make one.
+
+    Raises:
+        DataError: names both kinds.
+
+    Example:
+        >>> require_kind("a dog", dict, "pairs", "Use dict().")
+        Traceback (most recent call last):
+        multibit.errors.DataError: pairs: need dict, got str. Use dict().
+    """
+    if not isinstance(value, kind):
+        raise DataError(f"need {kind.__name__}, got {type(value).__name__}.", option=option, hint=hint)
+
+
 class FormatError(MultibitError):
     """A multibit file is corrupt or truncated, newer than this version, or of another kind."""
 

@@ -119,7 +119,7 @@ def require_one_view(run: Run, what: str) -> None:
 
 
 def write_codes(
-    run: Run, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
+    run: Run, store: FeatureStore, path: Path | str, bits: int | None = None, *, engine: str = "local", workers: int = 2
 ) -> None:
     """Write packed codes for other tools; the format follows from the ending.
 
@@ -133,6 +133,7 @@ def write_codes(
         DataError: another ending, or `bits` longer than the codes. MismatchError: features of other data than the
             split, for `.mat`.
     """
+    path = Path(path)
     if path.suffix not in (".npz", ".mat"):
         raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
     length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
@@ -291,7 +292,7 @@ def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.floa
     return _code(run, _text_encoder(run), [text], "text", bits)
 
 
-def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.float32]:
+def encode_image(run: Run, path: Path | str, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
 
     Args:
@@ -301,7 +302,7 @@ def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.fl
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
     encoder = _image_encoder(run)
-    return _code(run, encoder, [encoder.prepare(open_image(path))], "image", bits)
+    return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 
 
 def read_queries(

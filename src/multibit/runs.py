@@ -93,6 +93,9 @@ class RunRecord:
     method: str = ""
     seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
+    def __repr__(self) -> str:
+        return f"RunRecord({self.method!r}, model {self.model}, data {self.data})"
+
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Read and check a record.

@@ -269,6 +269,9 @@ class PrecisionRecall:
     precision: FloatArray
     recall: FloatArray
 
+    def __repr__(self) -> str:
+        return f"PrecisionRecall(radius 0 to {len(self.radius) - 1})"
+
 
 def precision_recall(
     query: Codes,

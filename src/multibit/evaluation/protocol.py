@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import FloatArray, Labels, mean_of
 from multibit.codes import DIRECTIONS, CodedItems, Codes
-from multibit.codes.items import MODALITIES, Direction, Modality
-from multibit.errors import ConfigError, DataError
+from multibit.codes.items import DIRECTION_NAMES, MODALITIES, Direction, Modality
+from multibit.errors import ConfigError, DataError, require_kind
 from multibit.evaluation.agreement import asymmetric_average_precision
 from multibit.evaluation.metric import (
     COLLISION,
@@ -40,6 +40,7 @@ from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ideal_gains, ndcg_of_rows, pool_resolution
 from multibit.progress import track
+from multibit.table import Table, percent
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
@@ -84,6 +85,23 @@ class Evaluation:
             and _equal(self.values, other.values)
             and _equal(self.floors, other.floors)
         )
+
+    def __repr__(self) -> str:
+        sizes = f"{self.queries:,} queries, {self.database:,} items"
+        return f"Evaluation({self.name!r:.60}, {self.protocol}, {sizes}, {len(self.lengths)} lengths)"
+
+    def _repr_html_(self) -> str:
+        """Mean of every metric in percent, for notebooks."""
+        rows = tuple(
+            (
+                f"{DIRECTION_NAMES[direction]}, {metric}",
+                *(percent(self.mean(metric, direction, bits)) for bits in self.lengths),
+            )
+            for metric in self.metrics
+            for direction in DIRECTIONS
+        )
+        header = ("", *(f"{bits} bits" for bits in self.lengths))
+        return Table(f"{self.name}, {self.protocol}", header, rows, "In percent.")._repr_html_()
 
     @property
     def undefined(self) -> int:
@@ -198,6 +216,8 @@ def evaluate(
         DataError: no query or item, no query with a relevant item, or codes shorter than a length. ConfigError: `at`
             less than 1.
     """
+    for side, items in (("query", query), ("database", database)):
+        require_kind(items, CodedItems, side, "Make them with CodedItems.binarize(values, labels).")
     rankings = Rankings(query, database, lengths)
     measured = evaluate_rankings(
         rankings, training_labels=training_labels, protocol=protocol, at=at, name=name, fingerprints=fingerprints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, row_numbers
 from multibit.codes import MODALITIES, CodedItems, Codes, Modality
-from multibit.errors import require_known
+from multibit.errors import require_kind, require_known
 from multibit.features import FeatureStore, Pairs
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.hashing.code_model import ENCODE_ROWS, CodeModel
@@ -29,8 +30,10 @@ def encode(model: CodeModel, pairs: Pairs) -> CodedItems:
     Raises:
         DataError: features of another dimension.
     """
+    require_kind(model, CodeModel, "model", "Pass the `model` of a run or of a training.")
+    require_kind(pairs, Pairs, "pairs", "Take them from features, store.take(rows); code a text with encode_text.")
     relaxed = {modality: relaxed_codes(model, pairs, modality) for modality in MODALITIES}
-    return CodedItems.binarize(relaxed, pairs.labels, model.layout)
+    return CodedItems.binarize(relaxed, pairs.labels, model.layout, model.fingerprint())
 
 
 def relaxed_codes(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32]:
@@ -58,7 +61,8 @@ def encode_codes(model: CodeModel, pairs: Pairs, modality: Modality, bits: int |
         The n codes whose prefix of `bits` bits is the code of that length.
     """
     chosen = model.serving(model.bits if bits is None else bits)
-    return codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
+    codes = codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
+    return replace(codes, model=model.fingerprint())
 
 
 def codes_at(model: CodeModel, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:

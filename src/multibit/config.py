@@ -40,11 +40,7 @@ class Settings:
 
     def __repr__(self) -> str:
         """The settings that differ from the defaults."""
-        changed = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
-        ]
+        changed = [f"{name}={value!r}" for name, value in self.changes().items()]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __post_init__(self) -> None:

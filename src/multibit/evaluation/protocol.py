@@ -40,7 +40,7 @@ from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ideal_gains, ndcg_of_rows, pool_resolution
 from multibit.progress import track
-from multibit.table import Table, percent
+from multibit.table import Cell, Table, percent
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
@@ -92,16 +92,16 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Mean of every metric in percent, for notebooks."""
-        rows = tuple(
+        rows: list[tuple[Cell, ...]] = [
             (
                 f"{DIRECTION_NAMES[direction]}, {metric}",
                 *(percent(self.mean(metric, direction, bits)) for bits in self.lengths),
             )
             for metric in self.metrics
             for direction in DIRECTIONS
-        )
+        ]
         header = ("", *(f"{bits} bits" for bits in self.lengths))
-        return Table(f"{self.name}, {self.protocol}", header, rows, "In percent.")._repr_html_()
+        return Table(f"{self.name}, {self.protocol}", header, tuple(rows), "In percent.")._repr_html_()
 
     @property
     def undefined(self) -> int:

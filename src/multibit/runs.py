@@ -247,6 +247,15 @@ class Run:
         return cls(folder, record, config, model, teacher, split, recipe)
 
 
+def finished_before(folder: Path | str, store: FeatureStore, split: Split, config: Settings, method: str) -> bool:
+    """Whether a folder holds the finished run that a training would write again."""
+    if not (Path(folder) / "run.json").exists():
+        return False
+    run = Run.load(folder)
+    same = run.record.method == method and run.config == config and run.split.same_rows(split)
+    return same and run.record.data == store.fingerprint()
+
+
 def describe_code(run: Run) -> str:
     """How the codes of a run serve its lengths, human-readable."""
     lengths, layout = ", ".join(map(str, run.lengths)), run.model.layout

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from multibit.data import PairedDataset
 
 
+COMMON = 0.5
+"""The largest mAP of ranking by common labels that `label` accepts without a warning."""
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("multibit-demo"),
     method: DemoMethodOption = "multibit-plus",
@@ -173,6 +177,7 @@ def label(
     """
     from multibit.data.export import require_dataset_target, write_dataset
     from multibit.data.labelling import label_from_texts
+    from multibit.evaluation.protocol import common_labels_floor
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.zero_shot import label_zero_shot
     from multibit.files import require_writable
@@ -202,6 +207,12 @@ def label(
     write_dataset(labelled, out)
     without = int((labelled.label_rows.per_item() == 0).sum())
     echo(f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one")
+    if (floor := common_labels_floor(labelled.label_rows)) > COMMON:
+        echo(
+            f"Warning: ranking the items with the most common labels first already reaches {100 * floor:.0f} % mAP, so "
+            "scores on these labels say little. Decrease --max-share, or name rarer labels in --vocabulary.",
+            err=True,
+        )
 
 
 def check(
@@ -262,6 +273,7 @@ def check(
 
 
 def features(
+    ctx: typer.Context,
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="Folder of the feature store.")],
     images: ImagesOption = None,
@@ -286,6 +298,9 @@ def features(
         bool, typer.Option("--tokens", help="Also keep the vectors of patches and words, for methods that read them.")
     ] = False,
     update: Annotated[bool, typer.Option("--update", help="Add new items to the store; retry skipped ones.")] = False,
+    relabel: Annotated[
+        bool, typer.Option("--relabel", help="Only give the items of the store the labels of DATA; encode nothing.")
+    ] = False,
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images, or Ray workers.")] = 2,
     device: DeviceOption = Device.cpu,
@@ -295,7 +310,7 @@ def features(
     Unreadable images are skipped and listed. If interrupted, run the same command again: finished shards are kept.
     """
     from multibit.data.manifest import read_manifest
-    from multibit.features.extract import extract_features
+    from multibit.features.extract import extract_features, replace_labels
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.tokens import describe_tokens
     from multibit.files import require_writable
@@ -314,10 +329,17 @@ def features(
             option="tokens",
             hint="Leave it out; arrays image_tokens and text_tokens are kept.",
         )
+    if relabel:
+        encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
+        refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
     require_writable(out, folder=True)
     options: dict[str, Any] = {"columns": pairs(column, "column"), "separator": separator or "|"}
     dataset = read_manifest(data, images=images, label_names=lines(label_names), **options)
     before = (out / "store.json").exists()
+    if relabel:
+        store = replace_labels(out, dataset)
+        echo(f"Relabelled {out}: {len(store):,} items, {len(store.dataset.label_names)} labels")
+        return
     if ready or recipe:
         _save_ready(dataset, ready, recipe, out)
         return

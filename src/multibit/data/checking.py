@@ -136,6 +136,17 @@ def difference_hash(image: Image.Image) -> NDArray[np.bool_]:
     return brighter
 
 
+def are_near_duplicates(first: Path, second: Path) -> bool:
+    """Whether two images are near-duplicates, or have the same bytes; no where one cannot be read."""
+    one, other = _hash_image(first), _hash_image(second)
+    if not isinstance(one, ImageHash) or not isinstance(other, ImageHash):
+        return False
+    if one.checksum == other.checksum:
+        return True
+    detailed = all(MIN_EDGES <= each.bits.sum() <= len(each.bits) - MIN_EDGES for each in (one, other))
+    return detailed and int((one.bits != other.bits).sum()) <= MAX_DISTANCE
+
+
 def _hash_images(data: PairedDataset) -> tuple[dict[int, ImageHash], dict[int, str]]:
     """Hashes of the readable images, and reasons why the others are not readable, by row."""
     hashes, reasons = {}, {}

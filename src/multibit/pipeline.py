@@ -24,6 +24,7 @@ from multibit.features import FeatureStore, Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
 from multibit.hashing.encode import encode_store, part_at
+from multibit.progress import tracked
 from multibit.runs import Run, is_run
 from multibit.search import Index
 from multibit.search.batches import BLOCK, Queries, QueryFile
@@ -223,7 +224,8 @@ def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike 
 
 def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None) -> None:
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-    index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+    ids = [store.dataset.ids[row] for row in chosen]
+    index.upsert(ids, codes, [store.dataset.describe(row) for row in tracked(chosen, "Indexing", "items")])
 
 
 def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None, *, partial: bool = False) -> Index:

@@ -123,7 +123,7 @@ def write_bad_files(folder: Path) -> None:
     """Files that the commands fail on."""
     texts = {
         "notes.txt": "mine", "file": "mine", "names.txt": "z\n", "empty.csv": "", "broken.jsonl": "{",
-        "good.csv": "id,image,text,labels\n1,a.png,x,y\n", "column.csv": "id,image,text\n1,a.png,x\n",
+        "good.csv": "id,image,text,labels\n1,a.png,x,y\n", "column.csv": "id,image,labels\n1,a.png,x\n",
         "cells.csv": "id,image,text,labels\n1,a.png\n",
         "duplicate.csv": "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n",
         "bad.toml": "epochs = '3'\n", "unknown.toml": "colour = 1\n", "empty.npz": "",

@@ -16,6 +16,7 @@ from stop_words import get_stop_words
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import same_name
 from multibit.errors import ConfigError, DataError
+from multibit.progress import tracked
 
 MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
 """Combining marks, which are part of words in many scripts."""
@@ -138,8 +139,10 @@ def _by_frequent_words(
     dataset: PairedDataset, min_share: float, max_share: float, count: int
 ) -> tuple[list[set[str]], list[str]]:
     """Labels of each item, and all labels, from a vocabulary that is built."""
-    runs_of = [list(_runs(texts)) for texts in dataset.texts]
-    items = [[Run([_singular(word) for word in run.words], run.article) for run in runs] for runs in runs_of]
+    items = [
+        [Run([_singular(word) for word in run.words], run.article) for run in _runs(texts)]
+        for texts in tracked(dataset.texts, "Reading texts", "items")
+    ]
     names = set(_vocabulary(items, min_share * len(items), max_share * len(items), count))
     return [_phrases(runs) & names for runs in items], sorted(names)
 
@@ -172,7 +175,10 @@ def _by_vocabulary(
     names_at: dict[str, list[str]] = {}
     for form in sorted(forms, key=len, reverse=True):  # by their first word, so that each text is read once
         names_at.setdefault(_PIECE.findall(form)[0], []).append(form)
-    found = [{forms[form] for text in texts for form in _found(_folded(text), names_at)} for texts in dataset.texts]
+    found = [
+        {forms[form] for text in texts for form in _found(_folded(text), names_at)}
+        for texts in tracked(dataset.texts, "Reading texts", "items")
+    ]
     return found, sorted(map(same_name, folded.values()))
 
 

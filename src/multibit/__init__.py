@@ -6,11 +6,11 @@
 
 The public names, in the order of the flow:
 
-data        read, read_manifest, write_dataset, PairedDataset, Split
+data        read, read_manifest, label_from_texts, write_dataset, PairedDataset, Split
 features    extract_features, load_image_encoder, load_text_encoder, ImageFunction, TextFunction, EncoderRecipe,
-            FeatureStore, Pairs
+            FeatureStore, Pairs, replace_labels
 relation    RelationTeacher, allocate_bits
-training    train, select, METHODS, Config, HashModel, Run, open_features
+training    train, select, METHODS, Config, HashModel, Run, read_history, open_features
 codes       encode, encode_store, CodedItems, Codes, hamming_distances, near_duplicates
 search      Index, build_indices, encode_text, encode_image, find_duplicates, open_run, export_run, PortableModel
 evaluation  evaluate, evaluate_run, Evaluation, Metric, compare, save_evaluations, load_evaluations,

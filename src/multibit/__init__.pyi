@@ -7,6 +7,7 @@ from .config import Config as Config
 from .data import PairedDataset as PairedDataset
 from .data import Split as Split
 from .data.export import write_dataset as write_dataset
+from .data.labelling import label_from_texts as label_from_texts
 from .data.manifest import read_manifest as read_manifest
 from .data.sources import read as read
 from .errors import BusyError as BusyError
@@ -32,6 +33,7 @@ from .features import Pairs as Pairs
 from .features.base import ImageFunction as ImageFunction
 from .features.base import TextFunction as TextFunction
 from .features.extract import extract_features as extract_features
+from .features.extract import replace_labels as replace_labels
 from .features.load import load_image_encoder as load_image_encoder
 from .features.load import load_text_encoder as load_text_encoder
 from .hashing.bits import allocate_bits as allocate_bits
@@ -51,6 +53,7 @@ from .portable.export import export_run as export_run
 from .portable.model import PortableModel as PortableModel
 from .relation import RelationTeacher as RelationTeacher
 from .runs import Run as Run
+from .runs import read_history as read_history
 from .search import Index as Index
 from .search.duplicates import find_duplicates as find_duplicates
 

@@ -35,6 +35,14 @@ class Settings:
     FROM_ZERO: ClassVar[tuple[str, ...]] = ("seed",)  # whole numbers that can be 0
     WIDTHS: ClassVar[tuple[str, ...]] = ("hidden", "dimension")  # of layers: at most `MAX_WIDTH`, where present
 
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Settings.__repr__  # type: ignore[method-assign]  # before the dataclass would add its own
+
+    def __repr__(self) -> str:
+        """The settings that differ from the defaults."""
+        changed = [f"{name}={value!r}" for name, value in self.changes().items()]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
     def __post_init__(self) -> None:
         self._require_types()
         self._require_choices()
@@ -79,7 +87,7 @@ class Settings:
         """All settings as plain values, for JSON."""
         return {**dataclasses.asdict(self), "lengths": list(self.lengths)}  # type: ignore[call-overload]
 
-    def override_by_file(self, path: Path) -> Self:
+    def override_by_file(self, path: Path | str) -> Self:
         """A copy with the values of a TOML file; its key `preset` is left out.
 
         Raises:
@@ -273,7 +281,7 @@ class Config(EpochSettings):
         return PRESETS[name]
 
     @classmethod
-    def load(cls, path: Path) -> Config:
+    def load(cls, path: Path | str) -> Config:
         """Read a TOML file of settings.
 
         Args:
@@ -313,7 +321,7 @@ def require_preset(name: str) -> None:
     require_known("preset", name, PRESETS)
 
 
-def preset_of(path: Path) -> str | None:
+def preset_of(path: Path | str) -> str | None:
     """The preset that a TOML file of settings names; None without one.
 
     Raises:
@@ -335,14 +343,14 @@ _KINDS: dict[str, tuple[type, type]] = {
 }  # fmt: skip
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path | str) -> dict[str, Any]:
     """Content of a TOML file.
 
     Raises:
         ConfigError: not readable.
     """
     try:
-        return tomllib.loads(read_text(path).replace("\r\n", "\n"))
+        return tomllib.loads(read_text(Path(path)).replace("\r\n", "\n"))
     except DataError as error:
         raise ConfigError(error.problem, file=path, hint=error.hint) from None
     except tomllib.TOMLDecodeError as error:

@@ -29,15 +29,15 @@ class MultibitError(Exception):
         problem: what is wrong, with the value that was found and the one that is needed.
         file: file or folder where it is wrong. row: of that file, as an editor counts. field: column, key or array.
         option: argument of the Python function that has to change, such as "columns"; the command line shows the
-            option with that meaning, such as "--column".
+            option with that meaning, such as "--map".
         hint: how to fix it; arguments in backquotes are shown as options by the command line.
 
     Example:
         >>> error = MultibitError("no column 'image'.", file="items.csv", row=3, hint="Map it: `columns`.")
         >>> print(error)
         items.csv, row 3: no column 'image'. Map it: `columns`.
-        >>> print(error.render({"columns": "--column"}.get))
-        items.csv, row 3: no column 'image'. Map it: --column.
+        >>> print(error.render({"columns": "--map"}.get))
+        items.csv, row 3: no column 'image'. Map it: --map.
     """
 
     def __init__(
@@ -109,6 +109,24 @@ def require_known(what: str, name: str, known: Collection[str], *, option: str =
     """
     if name not in known:
         raise ConfigError(f"unknown {what} {name!r}; choose from {', '.join(known)}.", option=option or what)
+
+
+def require_kind(value: object, kind: type, option: str, hint: str = "") -> None:
+    """Refuse an argument of another kind.
+
+    Args:
+        value: of the argument. kind: that is needed. option: name of the argument. hint: how to make one.
+
+    Raises:
+        DataError: names both kinds.
+
+    Example:
+        >>> require_kind("a dog", dict, "pairs", "Use dict().")
+        Traceback (most recent call last):
+        multibit.errors.DataError: pairs: need dict, got str. Use dict().
+    """
+    if not isinstance(value, kind):
+        raise DataError(f"need {kind.__name__}, got {type(value).__name__}.", option=option, hint=hint)
 
 
 class FormatError(MultibitError):

@@ -1,25 +1,29 @@
-"""Descriptions of files and folders, for `multibit info`."""
+"""Descriptions of files and folders, for `multibit info`.
+
+What only some kinds need is imported where it is used: torch takes seconds to import, and only runs need it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.codes import Codes
 from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
-from multibit.data.manifest import SUFFIXES, read_manifest
+from multibit.data.manifest import READ, read_manifest
 from multibit.errors import ConfigError, DataError
-from multibit.features.store import FeatureStore
-from multibit.features.tokens import describe_counts
 from multibit.files import read_npz
-from multibit.runs import Run, describe_code, is_run
-from multibit.search import Index
+
+if TYPE_CHECKING:
+    from multibit.data.sources.mat_files import MatFiles
+    from multibit.features.store import FeatureStore
+    from multibit.runs import Run
+    from multibit.search import Index
 
 
 def describe(path: Path) -> dict[str, str]:
@@ -30,46 +34,51 @@ def describe(path: Path) -> dict[str, str]:
     """
     if not path.exists():
         raise DataError("no such file or folder.", file=path)
-    if is_run(path):
-        return _run(Run.load(path))
     if (path / "store.json").exists():
-        return _features(FeatureStore.open(path))
-    if path.suffix == ".mbx":
-        return _index(Index.load(path))
-    if path.is_dir() and (files := sorted(path.glob("*.mbx"))):
-        return {f"{file.stem}: {name}": fact for file in files for name, fact in _index(Index.load(file)).items()}
+        return _features(_open_store(path))
+    if path.suffix == ".mbx" or (path.is_dir() and any(path.glob("*.mbx"))):
+        return _indices(path)
     if path.suffix == ".npz":
         return _npz(path)
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix == ".mat":
+        return _mat(path)
+    if path.suffix.lower() in READ:
         return {"what": "dataset", **_dataset(read_manifest(path))}
-    raise DataError(
-        f"not a dataset ({', '.join(SUFFIXES)}), feature store, run folder, index (.mbx) or .npz file.", file=path
-    )
+    if path.is_dir() and (found := _run_in(path)):
+        return found
+    known = f"a dataset ({', '.join(READ)}), feature store, run folder, index (.mbx), .npz or .mat file"
+    raise DataError(f"not {known}.", file=path)
 
 
 def open_data(
-    path: Path, *, images: Path | None = None, columns: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    images: Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
+    label_names: Sequence[str] | None = None,
 ) -> tuple[PairedDataset, FeatureStore | None]:
     """Open a manifest, an `.npz` dataset, or features.
 
     Args:
-        path: of any of these. images, columns: as for `read_manifest`.
+        path: of any of these. images, columns, separator, label_names: as for `read_manifest`.
 
     Returns:
         The items, and their features if `path` is a feature store or an `.npz` with features.
 
     Raises:
-        DataError, FormatError: as the readers. ConfigError: `images` or `columns` for anything but a manifest.
+        DataError, FormatError: as the readers. ConfigError: an option of manifests for anything else.
     """
+    options = {"images": images, "columns": columns, "separator": separator, "label_names": label_names}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None and value != {}}
     is_store, is_npz = (path / "store.json").exists(), path.suffix == ".npz"
     if not is_store and not is_npz:
-        return read_manifest(path, images=images, columns=columns), None
-    if images or columns:
-        option = "images" if images else "columns"
+        return read_manifest(path, **given), None
+    for option in given:
         raise ConfigError("no effect, because this is not a manifest.", file=path, option=option, hint="Leave it out.")
     if is_npz and _is_dataset(read_npz(path)):
         return read_dataset_npz(path), None
-    store = FeatureStore.open(path)
+    store = _open_store(path)
     return store.dataset, store
 
 
@@ -95,7 +104,15 @@ def _dataset(data: PairedDataset) -> dict[str, str]:
     return facts
 
 
+def _open_store(path: Path) -> FeatureStore:
+    from multibit.features.store import FeatureStore
+
+    return FeatureStore.open(path)
+
+
 def _features(store: FeatureStore) -> dict[str, str]:
+    from multibit.features.tokens import describe_counts
+
     return {
         "what": "features",
         **_dataset(store.dataset),
@@ -108,7 +125,16 @@ def _features(store: FeatureStore) -> dict[str, str]:
     }
 
 
+def _run_in(folder: Path) -> dict[str, str] | None:
+    """The facts about a run; None where the folder holds none."""
+    from multibit.runs import Run, is_run
+
+    return _run(Run.load(folder)) if is_run(folder) else None
+
+
 def _run(run: Run) -> dict[str, str]:
+    from multibit.runs import describe_code
+
     split, config = run.split, run.config
     blocks = {"blocks": f"{', '.join(map(str, run.model.blocks))} bits, local to long range"}
     return {
@@ -130,6 +156,15 @@ def _run(run: Run) -> dict[str, str]:
     }
 
 
+def _indices(path: Path) -> dict[str, str]:
+    from multibit.search import Index
+
+    if path.suffix == ".mbx":
+        return _index(Index.load(path))
+    files = sorted(path.glob("*.mbx"))
+    return {f"{file.stem}: {name}": fact for file in files for name, fact in _index(Index.load(file)).items()}
+
+
 def _index(index: Index) -> dict[str, str]:
     assert index.codes is not None  # an empty index is never saved
     fields = ", ".join(f"{name} ({kind})" for name, kind in index.fields.items())
@@ -149,6 +184,39 @@ def _npz(path: Path) -> dict[str, str]:
     if _is_dataset(arrays):
         return {"what": "dataset", **_dataset(read_dataset_npz(path))}
     if "labels" in arrays or not {"image", "text", "bits", "model"} <= set(arrays):
-        return _features(FeatureStore.open(path))
+        return _features(_open_store(path))
+    from multibit.codes import Codes
+
     codes = Codes.from_bytes(arrays["image"], int(arrays["bits"]))
     return {"what": "codes", "items": f"{len(codes):,}", "code": f"{codes.bits} bits", "model": str(arrays["model"])}
+
+
+def _mat(path: Path) -> dict[str, str]:
+    """The codes or the arrays of a MATLAB file, and which command reads it."""
+    from multibit.data.sources.mat_files import MatFiles
+    from multibit.search.code_files import MAT_KEYS, CodeFile
+
+    files = MatFiles.open(path, {}, ())
+    if set(MAT_KEYS) & set(files.shapes[path]):
+        codes = CodeFile.read(path)
+        sizes = f"{len(codes.query):,} queries, {len(codes.database):,} in the database"
+        labels = f"{codes.query.labels.shape[1]} columns"
+        return {"what": "codes", "items": sizes, "code": f"{codes.bits} bits", "labels": labels}
+    shapes = {name: str(shape) for name, shape in files.shapes[path].items()}
+    return {"what": "MATLAB file", **shapes, **_import_of(path, files)}
+
+
+def _import_of(path: Path, files: MatFiles) -> dict[str, str]:
+    """The command that reads a MATLAB file of the field, if its keys are known."""
+    from multibit.data.sources.mat import FEATURE_KEYS, PAIR_KEYS, PART_KEYS
+
+    def has(keys: Mapping[str, Sequence[str]], *fields: str) -> bool:
+        return any(files.has(field, keys[field]) for field in fields)
+
+    if has(PAIR_KEYS, "image"):
+        return {"import": f"multibit import mat {path} --out items.jsonl"}
+    if has(FEATURE_KEYS, "image", "text") or has(PART_KEYS, *PART_KEYS):
+        return {"import": f"multibit import mat-features {path} --out features.npz"}
+    if has(PAIR_KEYS, "text", "labels"):  # one of three files
+        return {"import": f"multibit import mat {path.parent} --out items.jsonl"}
+    return {}

@@ -18,10 +18,11 @@ from multibit.errors import MismatchError, MultibitError
 from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
 from multibit.evaluation.health import BitUse, bit_use
-from multibit.evaluation.protocol import Evaluation, evaluate_rankings
+from multibit.evaluation.protocol import Evaluation, below_floor, evaluate_rankings
 from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
+from multibit.features.leaks import crossing_duplicates
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
@@ -30,7 +31,6 @@ from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, require_same_split
 from multibit.search.code_files import CodeSets
-from multibit.table import counted
 
 PROTOCOLS = {
     "in": "training items in the database",
@@ -62,11 +62,14 @@ class MeasuredRun(Measurement):
 
     Attributes:
         run: the measured run. query, database: coded items of the split.
+        notes: why a protocol was not measured, and where labels rank worse than their frequency does; one sentence
+            each.
     """
 
     run: Run
     query: CodedItems
     database: CodedItems
+    notes: tuple[str, ...] = ()
 
 
 def measure(
@@ -80,8 +83,8 @@ def measure(
 ) -> MeasuredRun:
     """Code the queries and the database of a run's split, rank them, and evaluate mAP under both protocols.
 
-    The protocols search the whole database, and the database without training and validation items; a protocol with an
-    empty database is left out.
+    The protocols search the whole database, and the database without training and validation items, which is left out
+    where nothing can be found in it; a note says why.
 
     Args:
         run: to measure. store: the features of its split. at: also compute mAP and precision at this rank.
@@ -99,18 +102,29 @@ def measure(
     unseen = np.isin(split.database, split.unseen)
     parts = {PROTOCOLS[name]: database if name == "in" else database.take(unseen) for name in protocols}
     fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.record.split}
-    rankings, evaluations = [], []
+    rankings, evaluations, notes = list[Rankings](), list[Evaluation](), list[str]()
     for protocol, part in parts.items():
-        if len(part):
-            rankings.append(Rankings(query, part, lengths or run.lengths, depth=depth))
-            evaluations.append(
-                evaluate_rankings(
-                    rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
-                    name=run.name, fingerprints=fingerprints,
-                )
-            )  # fmt: skip
+        if reason := _nothing_to_find(query, part) if evaluations else "":
+            notes.append(f"Not measured: {protocol}, because {reason}.")
+            continue
+        rankings.append(Rankings(query, part, lengths or run.lengths, depth=depth))
+        evaluations.append(
+            evaluate_rankings(
+                rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
+                name=run.name, fingerprints=fingerprints,
+            )
+        )  # fmt: skip
+    notes += filter(None, map(below_floor, evaluations))
     bits = bit_use(rankings[0], run.model.blocks)
-    return MeasuredRun(tuple(rankings), tuple(evaluations), bits, run, query, database)
+    return MeasuredRun(tuple(rankings), tuple(evaluations), bits, run, query, database, tuple(notes))
+
+
+def _nothing_to_find(query: CodedItems, database: CodedItems) -> str:
+    """Why a protocol cannot be measured; empty where it can."""
+    if not len(database):
+        return "every item of the database is a training or validation item"
+    shared = query.labels.any(axis=0) & database.labels.any(axis=0)
+    return "" if shared.any() else "no query shares a label with an item of that database"
 
 
 def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progress: bool = False) -> list[Evaluation]:
@@ -159,7 +173,7 @@ def assess_run(
             cost=_cost(measured, store),
             anchors=None if anchor is None else [rankings.anchor for rankings in anchor.rankings],
             facts=_facts(run),
-            warnings=[*_leaks(run, store), *notes],
+            warnings=[*filter(None, [crossing_duplicates(store, run.split).problem]), *measured.notes, *notes],
         )
 
 
@@ -232,14 +246,6 @@ def _facts(run: Run) -> dict[str, str]:
         "data": record.data,
         "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
     }
-
-
-def _leaks(run: Run, store: FeatureStore) -> list[str]:
-    """One sentence if queries have the same image features as training items."""
-    seen = {row.tobytes() for row in np.asarray(store.image[run.split.train])}
-    repeated = sum(row.tobytes() in seen for row in np.asarray(store.image[run.split.query]))
-    queries = counted(repeated, "query has", "queries have")
-    return [f"{queries} the image features of a training item: duplicates leak labels."] if repeated else []
 
 
 # Codes made elsewhere

@@ -26,6 +26,7 @@ from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.portable.model import PortableRun
+from multibit.progress import tracked
 from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.columns import IdColumn
@@ -169,7 +170,13 @@ def require_one_view(run: AnyRun, what: str) -> None:
 
 
 def write_codes(
-    run: AnyRun, store: FeatureStore, path: Path, bits: int | None = None, *, engine: str = "local", workers: int = 2
+    run: AnyRun,
+    store: FeatureStore,
+    path: Path | str,
+    bits: int | None = None,
+    *,
+    engine: str = "local",
+    workers: int = 2,
 ) -> None:
     """Write packed codes for other tools; the format follows from the ending.
 
@@ -183,6 +190,7 @@ def write_codes(
         DataError: another ending, or `bits` longer than the codes. MismatchError: features of other data than the
             split, for `.mat`.
     """
+    path = Path(path)
     if path.suffix not in (".npz", ".mat"):
         raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
     length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
@@ -267,7 +275,8 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
 
 def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None) -> None:
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-    index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+    ids = [store.dataset.ids[row] for row in chosen]
+    index.upsert(ids, codes, [store.dataset.describe(row) for row in tracked(chosen, "Indexing", "items")])
 
 
 def open_index(
@@ -338,7 +347,7 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None) -> NDArray[np.f
     return _code(run, _text_encoder(run), [text], "text", bits)
 
 
-def encode_image(run: AnyRun, path: Path, bits: int | None = None) -> NDArray[np.float32]:
+def encode_image(run: AnyRun, path: Path | str, bits: int | None = None) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
 
     Args:
@@ -348,7 +357,7 @@ def encode_image(run: AnyRun, path: Path, bits: int | None = None) -> NDArray[np
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
     encoder = _image_encoder(run)
-    return _code(run, encoder, [encoder.prepare(open_image(path))], "image", bits)
+    return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 
 
 def read_queries(

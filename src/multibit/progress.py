@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from multibit.errors import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+T = TypeVar("T")
+STEP = 256
+"""Items of `tracked` between two updates of the bar, each of which costs as much as some items."""
 
 _SHOWN: ContextVar[bool] = ContextVar("multibit_progress_shown", default=False)
 _BARS: ContextVar[Progress | None] = ContextVar("multibit_progress_bars", default=None)
@@ -74,6 +78,20 @@ def track(doing: str, total: int, unit: str, done: int = 0) -> Iterator[Callable
             yield _advancing(bars, bars.add_task(printable(doing), total=total, completed=done, note="", unit=unit))
         finally:
             _BARS.reset(token)
+
+
+def tracked(items: Collection[T], doing: str, unit: str) -> Iterator[T]:
+    """The items, tracked while they are used one by one; the arguments are those of `track`.
+
+    Example:
+        >>> list(tracked("abc", "Counting", "letters"))
+        ['a', 'b', 'c']
+    """
+    with track(doing, len(items), unit) as advance:
+        for number, item in enumerate(items, start=1):
+            yield item
+            if number % STEP == 0 or number == len(items):
+                advance(number % STEP or STEP)
 
 
 def _advancing(bars: Progress, task: TaskID) -> Callable[..., None]:

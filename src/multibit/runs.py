@@ -93,6 +93,9 @@ class RunRecord:
     method: str = ""
     seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
+    def __repr__(self) -> str:
+        return f"RunRecord({self.method!r}, model {self.model}, data {self.data})"
+
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Read and check a record.
@@ -242,6 +245,15 @@ class Run:
             if digits != getattr(record, name):
                 raise FormatError(f"{name}.safetensors is not the {name} that run.json describes.", file=folder)
         return cls(folder, record, config, model, teacher, split, recipe)
+
+
+def finished_before(folder: Path | str, store: FeatureStore, split: Split, config: Settings, method: str) -> bool:
+    """Whether a folder holds the finished run that a training would write again."""
+    if not (Path(folder) / "run.json").exists():
+        return False
+    run = Run.load(folder)
+    same = run.record.method == method and run.config == config and run.split.same_rows(split)
+    return same and run.record.data == store.fingerprint()
 
 
 def describe_code(run: Run) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -143,6 +144,21 @@ class Table:
                 r"\end{table}",
             ]
         )
+
+    def _repr_html_(self) -> str:
+        """An HTML table for notebooks; the best is bold, the second in italics."""
+        tags = {"best": "<b>%s</b>", "second": "<i>%s</i>", None: "%s"}
+        head = "".join(f"<th>{html.escape(heading)}</th>" for heading in self.header)
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td>{tags[self.marks.get((i, j))] % html.escape(_text(cell))}</td>" for j, cell in enumerate(row)
+            )
+            + "</tr>"
+            for i, row in enumerate(self.rows)
+        )
+        note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
+        return f"<table><caption>{html.escape(self.title)}</caption><tr>{head}</tr>{body}</table>{note}"
 
     def rich(self) -> rich.table.Table:
         """A rich table for the terminal; the best is bold, the second underlined."""

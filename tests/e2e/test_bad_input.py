@@ -108,7 +108,10 @@ def test_a_missing_gpu_is_named(here, monkeypatch):
         ("m.csv", "id,image,text,labels\n", "m.csv"),
         ("m.jsonl", "\n\n", "m.jsonl"),
         ("m.parquet", "no parquet", "m.parquet"),
-        ("m.csv", "id,image,text\n1,a.png,x\n", "m.csv|row 2|labels|--column"),
+        ("m.csv", "id,image,labels\n1,a.png,x\n", "m.csv|row 2|text|--map"),
+        ("m.csv", "id,text,labels\n1,x,y\n", "image|--map"),
+        ("m.json", "{}", "m.json|list"),
+        ("m.json", "[{}, 1]", "m.json|row 1|id"),
         ("m.csv", "id,image,text,labels\n1,a.png\n", "m.csv|row 2|4"),
         ("m.csv", "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n", "m.csv|'1'|2|3"),
         ("m.jsonl", "{", "m.jsonl|row 1|JSON"),
@@ -128,8 +131,8 @@ def test_a_bad_manifest_is_named_with_its_row(name, content, named, here):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("--column nonsense=a", "nonsense image"),
-        ("--column id", "--column 'id' NAME=VALUE"),
+        ("--map nonsense=a", "nonsense image"),
+        ("--map id", "--map 'id' NAME=VALUE"),
         ("--label-names names.txt", "m.csv 2 'y' 1"),
         ("--label-names bytes.txt", "bytes.txt UTF-8"),
         ("--label-names empty.txt", "empty.txt"),

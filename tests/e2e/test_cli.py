@@ -420,7 +420,7 @@ def test_columns_label_names_and_separator_of_another_manifest(tmp_path, monkeyp
     Image.new("RGB", (3, 3), "red").save(tmp_path / "a.png")
     (tmp_path / "m.csv").write_text("key,file_name,caption,tags\n1,a.png,a | b,x;z\n2,a.png,c,\n", encoding="utf-8-sig")
     (tmp_path / "names.txt").write_text("z\ny\n\nx\n")
-    columns = [f"--column={pair}" for pair in ("id=key", "image=file_name", "text=caption", "labels=tags")]
+    columns = [f"--map={pair}" for pair in ("id=key", "image=file_name", "text=caption", "labels=tags")]
     options = ["--separator", ";", "--label-names", tmp_path / "names.txt", "--images", tmp_path, "--workers", 1]
     done("features", tmp_path / "m.csv", "--out", tmp_path / "f", *columns, *options)
     data = FeatureStore.open(tmp_path / "f").dataset
@@ -512,7 +512,7 @@ def test_choices_are_those_of_the_library():
         ("train", "given", "--split"),
         ("train", "features", "FEATURES"),
         ("train", "nonsense", None),
-        ("features", "columns", "--column"),
+        ("features", "columns", "--map"),
         ("features", "batch_size", "--batch-size"),
         ("features", "epochs", None),
         ("import", "columns", "--map"),

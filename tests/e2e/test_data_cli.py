@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -152,7 +154,7 @@ def test_features_are_checked_and_options_without_effect_refused(tmp_path):
     assert_names(said, tmp_path / "f.npz", "image features", "row 3", "column 2", "nan")
     assert_names(refused("check", tmp_path / "f.npz", "--groups", tmp_path / "g.csv"), "--groups", tmp_path / "f.npz")
     assert not (tmp_path / "g.csv").exists()
-    for option, value in (("--images", tmp_path), ("--column", "id=key")):
+    for option, value in (("--images", tmp_path), ("--map", "id=key"), ("--separator", ";")):
         assert_names(refused("check", tmp_path / "f.npz", option, value), option, tmp_path / "f.npz")
 
 
@@ -161,6 +163,34 @@ def test_features_are_checked_with_their_own_split(tmp_path, parts):
     printed = done("check", tmp_path / "f.npz")
     assert [line.split()[:2] for line in printed.splitlines() if line.split()[:1] == ["train"]] == [["train", "36"]]
     assert_names(refused("check", tmp_path / "f.npz", "--split=x"), "x", ".npz, .mat, .json")
+
+
+def test_a_matlab_file_is_described_with_the_command_that_reads_it(tmp_path, parts):
+    described = done("info", parts)
+    assert "I_tr" in described and f"multibit import mat-features {parts}" in described
+    scipy.io.savemat(tmp_path / "caption.mat", {"category": np.eye(3)})
+    assert f"multibit import mat {tmp_path} " in done("info", tmp_path / "caption.mat")
+    codes = {key: np.array([[1, -1], [1, 1]]) for key in ("q_img", "q_txt", "r_img", "r_txt")}
+    scipy.io.savemat(tmp_path / "codes.mat", {**codes, "q_l": np.eye(2), "r_l": np.eye(2)})
+    described = done("info", tmp_path / "codes.mat")
+    assert "2 queries" in described and "2 bits" in described
+
+
+def test_describing_data_imports_no_torch(tmp_path):
+    (tmp_path / "items.csv").write_text("id,text\n1,a cat\n")
+    program = "import sys; from multibit.cli import main; sys.argv[1:] = ['info', 'items.csv']\ntry: main()\n"
+    program += "except SystemExit: pass\nprint('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "False" and "items:" in out.stdout
+
+
+def test_data_without_labels_are_checked_labelled_and_imported(tmp_path):
+    (tmp_path / "items.tsv").write_text(
+        "id\ttext\n" + "".join(f"{i}\ta {'cat' if i % 2 else 'dog'}\n" for i in range(8))
+    )
+    assert "items without a label" in done("check", tmp_path / "items.tsv")
+    assert "0 labels" in done("import", "manifest", tmp_path / "items.tsv", "--out", tmp_path / "items.jsonl")
+    assert "2 labels" in done("label", tmp_path / "items.tsv", "--out", tmp_path / "new.csv")
 
 
 def test_an_npz_dataset_is_described(tmp_path, pairs):

@@ -176,10 +176,10 @@ def test_a_writer_killed_before_any_line_leaves_the_old_index_or_the_new_one(tmp
     lines = lines_of(lambda: write(path, 5))
     assert lines > 60
     outcomes = set()
-    chosen = np.random.default_rng(0).choice(lines - 15, min(KILLS, lines - 15), replace=False).tolist() + list(range(lines - 15, lines))
-    for generation, last in zip(
-        range(10, 10 + 5 * len(chosen), 5), chosen, strict=True
-    ):  # in steps of five: all of one size, so of equal lines
+    drawn = np.random.default_rng(0).choice(lines - 15, min(KILLS, lines - 15), replace=False)
+    chosen = [*drawn.tolist(), *range(lines - 15, lines)]
+    generations = range(10, 10 + 5 * len(chosen), 5)  # in steps of five: all of one size, so of equal lines
+    for generation, last in zip(generations, chosen, strict=True):
         steps = iter(range(last))
 
         def kill_in_time(steps=steps):
@@ -266,7 +266,7 @@ def test_a_writer_killed_while_it_converts_a_file_leaves_the_file_or_the_folder(
     path, rng, outcomes = tmp_path / "a.mbx", np.random.default_rng(4), set()
     single_file(path, 0)
     lines = lines_of(lambda: write(path, 5))
-    for last in [*rng.choice(lines - 15, min(KILLS, lines - 15), replace=False).tolist(), *range(lines - 15, lines)]:
+    for last in [*rng.choice(lines - 15, min(KILLS, lines - 15), replace=False), *range(lines - 15, lines)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         single_file(path, 0)
         steps = iter(range(last))

@@ -41,7 +41,7 @@ features cells.csv --out new
 features duplicate.csv --out new
 features broken.jsonl --out new
 features good.csv --label-names names.txt --out new
-features good.csv --column colour=a --out new
+features good.csv --map colour=a --out new
 features good.csv --image-encoder letters --text-encoder none --out new
 features good.csv --image-encoder letters --text-encoder letters --out new
 features good.csv --ready ready.npz --out new
@@ -123,7 +123,7 @@ def write_bad_files(folder: Path) -> None:
     """Files that the commands fail on."""
     texts = {
         "notes.txt": "mine", "file": "mine", "names.txt": "z\n", "empty.csv": "", "broken.jsonl": "{",
-        "good.csv": "id,image,text,labels\n1,a.png,x,y\n", "column.csv": "id,image,text\n1,a.png,x\n",
+        "good.csv": "id,image,text,labels\n1,a.png,x,y\n", "column.csv": "id,image,labels\n1,a.png,x\n",
         "cells.csv": "id,image,text,labels\n1,a.png\n",
         "duplicate.csv": "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n",
         "bad.toml": "epochs = '3'\n", "unknown.toml": "colour = 1\n", "empty.npz": "",

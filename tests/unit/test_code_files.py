@@ -127,13 +127,13 @@ def test_packed_codes_without_a_length_have_whole_bytes_and_a_note(tmp_path):
     assert len(file.notes) == 1 and "16 bits" in file.notes[0]
 
 
-def test_zeros_among_signs_are_positive_and_counted(tmp_path):
+def test_a_zero_among_signs_is_counted_and_refused(tmp_path):
     arrays = six()
-    arrays["q_img"][3, 2] = arrays["r_txt"][[4, 5], 1] = 0
-    file = CodeFile.read(save(tmp_path / "codes.mat", arrays))
-    assert file.query.image.to_signs()[3, 2] == 1 and (file.database.text.to_signs()[[4, 5], 1] == 1).all()
-    (note,) = file.notes
-    assert "3 of 2,304" in note and "codes.mat" in note
+    arrays["r_txt"][[4, 5], 1] = 0
+    with pytest.raises(DataError) as caught:
+        CodeFile.read(save(tmp_path / "codes.mat", arrays))
+    assert (caught.value.field, caught.value.row) == ("r_txt", 5)
+    assert "2 of 960" in caught.value.problem and "column 2" in caught.value.problem
 
 
 # Labels

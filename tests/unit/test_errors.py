@@ -20,7 +20,7 @@ from multibit.errors import (
     MultibitError,
 )
 
-FLAGS = {"columns": "--column", "k": "-k"}
+FLAGS = {"columns": "--map", "k": "-k"}
 KINDS = [BusyError, ConfigError, DataError, FormatError, MismatchError, MultibitError]
 
 
@@ -74,7 +74,7 @@ def test_the_message_names_the_place_the_problem_and_the_hint(given, shown):
 def test_python_shows_arguments_and_the_command_line_its_options():
     error = full()
     assert str(error) == error.render() == "columns, a.csv, row 3, labels: no column 'x'. Map it: `columns`."
-    assert error.render(FLAGS.get) == "--column, a.csv, row 3, labels: no column 'x'. Map it: --column."
+    assert error.render(FLAGS.get) == "--map, a.csv, row 3, labels: no column 'x'. Map it: --map."
 
 
 def test_an_argument_without_an_option_is_shown_unchanged():

@@ -70,6 +70,19 @@ def test_frequent_nouns_become_labels_and_other_words_do_not():
     assert labels(made) == [["dog", "grass"], ["dog"], ["car", "grass"], ["car"], [], []]
 
 
+def test_stop_words_and_verbs_are_no_labels_but_nouns_among_them_are():
+    texts = ["it's a dog used to sit", "it's used, they make it", "the dog sits, they sit sitting", "a sitting dog"]
+    rooms = ["the room they make", "a room", "dogs sitting in the rooms, sitting"]
+    assert label_from_texts(of_texts(*texts, *rooms, *"xyzuvw"), max_share=1).label_names == ("dog", "room")
+
+
+def test_plurals_and_possessives_count_as_their_singular():
+    data = of_texts(
+        "the dog's boxes", "a dog", "two cities", "wolves", "a box", "the city", "a wolf", "glass", "grass", "x"
+    )
+    assert label_from_texts(data, max_share=1).label_names == ("box", "city", "dog", "wolf")
+
+
 def test_each_tag_of_a_list_may_be_a_label():
     lists = ["blue sky sea nikon sun", "sea blue sun rain nikon", "nikon rain blue sea sky"]
     assert "blue" in label_from_texts(of_texts(*lists, "x"), max_share=1).label_names

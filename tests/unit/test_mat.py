@@ -357,6 +357,26 @@ def test_other_keys_are_mapped(tmp_path):
     assert arrays["text"].shape == (3, 4)
 
 
+def test_a_mapping_that_would_have_no_effect_is_refused(tmp_path, parts):
+    scipy.io.savemat(tmp_path / "f.mat", parts)
+    with pytest.raises(DataError) as missing:
+        read_mat_features(tmp_path / "f.mat", names={"image": "NOSUCH"})
+    assert missing.value.field == "image" and "NOSUCH" in missing.value.problem and "I_tr" in missing.value.problem
+    with pytest.raises(ConfigError) as unused:
+        read_mat_features(tmp_path / "f.mat", names={"labels": "L_tr"})
+    assert unused.value.option == "names" and "labels" in unused.value.problem
+
+
+def test_label_names_of_features_are_given_or_read(tmp_path, parts):
+    scipy.io.savemat(tmp_path / "f.mat", parts)
+    assert read_mat_features(tmp_path / "f.mat")["label_names"].tolist() == ["label 0", "label 1"]
+    given = read_mat_features(tmp_path / "f.mat", label_names=["cat", "dog"])
+    assert given["label_names"].tolist() == ["cat", "dog"]
+    with pytest.raises(DataError) as caught:
+        read_mat_features(tmp_path / "f.mat", label_names=["cat"])
+    assert "2" in caught.value.problem and caught.value.file == tmp_path / "f.mat"
+
+
 @pytest.mark.parametrize(
     ("arrays", "field", "found"),
     [

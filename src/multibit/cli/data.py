@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from multibit.data import PairedDataset
 
 
+COMMON = 0.5
+"""The largest mAP of ranking by common labels that `label` accepts without a warning."""
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("multibit-demo"),
     method: DemoMethodOption = "multibit-plus",
@@ -77,15 +81,16 @@ def import_(
         typer.Option(help="Folder of the images; for webdataset and huggingface, where to write them (OUT-images)."),
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Option("--map", help="OURS=THEIRS key or column, e.g. labels=category. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--map", help="FIELD=NAME of a key or column with another name, e.g. labels=category. Repeatable."
+        ),
     ] = None,
     root: Annotated[
         list[str] | None, typer.Option(help="OLD=NEW start of the image paths in .mat files. Repeatable.")
     ] = None,
     label_names: LabelNamesOption = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Separates several labels or texts in one CSV cell. Default: |")
-    ] = None,
+    separator: SeparatorOption = None,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of text files without a byte order mark. Default: UTF-8.")
     ] = None,
@@ -164,6 +169,7 @@ def label(
     text_encoder: Annotated[str | None, typer.Option(help="Text side of the joint encoder.")] = None,
     images: ImagesOption = None,
     column: ColumnOption = None,
+    separator: SeparatorOption = None,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Create labels for a dataset that has none.
@@ -172,6 +178,7 @@ def label(
     """
     from multibit.data.export import require_dataset_target, write_dataset
     from multibit.data.labelling import label_from_texts
+    from multibit.evaluation.protocol import common_labels_floor
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.zero_shot import label_zero_shot
     from multibit.files import require_writable
@@ -185,7 +192,7 @@ def label(
         refuse_unused(ctx, "with encoders, which see no texts", "plurals")
     require_dataset_target(out)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
-    dataset, _ = open_data(data, images=images, columns=pairs(column, "column"))
+    dataset, _ = open_data(data, images=images, columns=pairs(column, "column"), separator=separator)
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
         raise ConfigError(
@@ -201,6 +208,12 @@ def label(
     write_dataset(labelled, out)
     without = int((labelled.label_rows.per_item() == 0).sum())
     echo(f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one")
+    if (floor := common_labels_floor(labelled.label_rows)) > COMMON:
+        echo(
+            f"Warning: ranking the items with the most common labels first already reaches {100 * floor:.0f} % mAP, so "
+            "scores on these labels say little. Decrease --max-share, or name rarer labels in --vocabulary.",
+            err=True,
+        )
 
 
 def check(
@@ -210,6 +223,8 @@ def check(
     ] = None,
     images: ImagesOption = None,
     column: ColumnOption = None,
+    separator: SeparatorOption = None,
+    label_names: LabelNamesOption = None,
     html: Annotated[Path | None, typer.Option(help="Also write all tables to this HTML page.")] = None,
     groups: Annotated[
         Path | None, typer.Option(help="Also write groups of near-duplicate images, for `multibit train --groups`.")
@@ -237,7 +252,8 @@ def check(
     if groups is not None:
         require_ending(groups, "groups", ".csv")
         require_writable(groups, unlike=inputs)
-    dataset, store = open_data(data, images=images, columns=pairs(column, "column"))
+    options: dict[str, Any] = {"images": images, "columns": pairs(column, "column"), "separator": separator}
+    dataset, store = open_data(data, **options, label_names=lines(label_names))
     if groups is not None and not any(dataset.images):
         raise ConfigError(f"no effect, because {data} has no images.", option="groups", hint="Leave it out.")
     require_split_of(split, dataset)
@@ -258,11 +274,12 @@ def check(
 
 
 def features(
+    ctx: typer.Context,
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="Folder of the feature store.")],
     images: ImagesOption = None,
     column: ColumnOption = None,
-    separator: SeparatorOption = "|",
+    separator: SeparatorOption = None,
     label_names: LabelNamesOption = None,
     image_encoder: Annotated[
         str, typer.Option(help="A packaged encoder, the folder of a CLIP-like model, or owner/name on the hub.")
@@ -285,6 +302,9 @@ def features(
         bool, typer.Option("--tokens", help="Also keep the vectors of patches and words, for methods that read them.")
     ] = False,
     update: Annotated[bool, typer.Option("--update", help="Add new items to the store; retry skipped ones.")] = False,
+    relabel: Annotated[
+        bool, typer.Option("--relabel", help="Only give the items of the store the labels of DATA; encode nothing.")
+    ] = False,
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images, or Ray workers.")] = 2,
     device: DeviceOption = Device.cpu,
@@ -294,7 +314,7 @@ def features(
     Unreadable images are skipped and listed. If interrupted, run the same command again: finished shards are kept.
     """
     from multibit.data.manifest import read_manifest
-    from multibit.features.extract import begun_with, extract_features
+    from multibit.features.extract import begun_with, extract_features, replace_labels
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.tokens import describe_tokens
     from multibit.files import require_writable
@@ -313,11 +333,18 @@ def features(
             option="tokens",
             hint="Leave it out; arrays image_tokens and text_tokens are kept.",
         )
+    if relabel:
+        encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
+        refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
     require_writable(out, folder=True)
     dataset = read_manifest(
-        data, images=images, columns=pairs(column, "column"), separator=separator, label_names=lines(label_names)
+        data, images=images, label_names=lines(label_names), columns=pairs(column, "column"), separator=separator or "|"
     )
     before = (out / "store.json").exists()
+    if relabel:
+        store = replace_labels(out, dataset)
+        echo(f"Relabelled {out}: {len(store):,} items, {len(store.dataset.label_names)} labels")
+        return
     if ready or recipe:
         _save_ready(dataset, ready, recipe, out)
         return

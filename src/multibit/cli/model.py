@@ -70,10 +70,12 @@ def train(
     datasets trains the paper's method, multibit, unless --method names another. A method of one length trains a model
     for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
+    from multibit.evaluation.protocol import common_labels_floor
+    from multibit.features.leaks import crossing_duplicates
     from multibit.files import require_writable
     from multibit.machine import processors
     from multibit.portable.export import make_portable
-    from multibit.runs import Run, describe_code
+    from multibit.runs import Run, describe_code, finished_before
 
     chosen = read_method(method, preset, config)
     resolved = read_config(chosen, preset, config, settings, seed)
@@ -81,11 +83,24 @@ def train(
     store, rows = _open_split(features, split, groups, queries, training, validation)
     echo(describe_method(chosen))
     echo(f"Split {rows.describe()}")
+    if finished_before(out, store, rows, resolved, chosen.name):
+        echo(f"Kept {out}: a finished run of this method with these settings, features and split")
+        return
+    if problem := crossing_duplicates(store, rows).problem:
+        kept = "" if groups else " Keep them together: `multibit check --groups FILE`, then --groups FILE."
+        echo(f"Warning: {problem}{kept}", err=True)
     workers = processors() if device is Device.cpu else 1
     run = Run.create(out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers)
     code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
     echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
     make_portable(run)
+    score, floor = run.record.selection.validation_mean_mAP, common_labels_floor(store.dataset.label_rows)
+    if score is not None and score < floor:
+        echo(
+            f"Warning: {100 * score:.2f} % mAP on the validation rows is below the {100 * floor:.2f} % of ranking the "
+            "most common labels first: nothing was learned, or the labels say little about the items.",
+            err=True,
+        )
 
 
 def select(
@@ -238,7 +253,7 @@ def evaluate(
     field, and kept out of it. mAP is printed first; the report adds resolution, agreement between lengths, quantisation
     loss, time and memory.
 
-    Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 0, 1; or 0, 1; or packed. Their results go
+    Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 1; or 0, 1; or packed. Their results go
     next to them: CODES-evaluation.json, CODES-report.
     """
     from multibit.evaluation.ranking import DEPTH
@@ -354,7 +369,7 @@ def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Compar
         else:
             show(table)
     for each in measured:
-        for warning in each.bits.warnings:
+        for warning in (*each.bits.warnings, *getattr(each, "notes", ())):
             echo(f"Warning: {each.evaluations[0].name}: {warning}", err=True)
     return comparisons
 

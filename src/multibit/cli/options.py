@@ -52,7 +52,8 @@ MAX_ROWS = 20
 """Rows of a table on the terminal."""
 
 DataArgument = Annotated[
-    Path, typer.Argument(metavar="DATA", help="A .csv, .jsonl or .parquet: id, image, text or texts, labels.")
+    Path,
+    typer.Argument(metavar="DATA", help="A .csv, .tsv, .jsonl, .json or .parquet: id, image, text or texts, labels."),
 ]
 FeaturesArgument = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="A feature store folder, or an .npz with image, text, labels.")
@@ -65,9 +66,11 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder w
 ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images. Default: the folder of the manifest.")]
 ColumnOption = Annotated[
     list[str] | None,
-    typer.Option(help="FIELD=NAME of a field with another name, e.g. image=file_name. Repeatable."),
+    typer.Option("--map", help="FIELD=NAME of a field with another name, e.g. image=file_name. Repeatable."),
 ]
-SeparatorOption = Annotated[str, typer.Option(help="Separates several labels or texts in one CSV cell.")]
+SeparatorOption = Annotated[
+    str | None, typer.Option(help="Separates several labels or texts in one CSV cell. Default: |")
+]
 LabelNamesOption = Annotated[
     Path | None, typer.Option(help="File with the allowed label names, one per line. Default: all that occur.")
 ]

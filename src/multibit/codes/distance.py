@@ -18,7 +18,7 @@ from multibit.codes import kernels, score_kernels, table_kernels
 from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.kernels import Found, Scan
 from multibit.codes.packing import WORD, Codes, last_mask
-from multibit.errors import DataError
+from multibit.errors import DataError, require_kind
 from multibit.progress import notice
 
 Allowed = NDArray[np.bool_] | None
@@ -63,8 +63,11 @@ def common_length(a: Codes, b: Codes, bits: int | None) -> int:
     """The prefix length at which to compare two sets of codes; the full length when None.
 
     Raises:
-        DataError: the codes differ in length and no `bits` is given, or `bits` is longer than one of them.
+        DataError: the codes differ in length and no `bits` is given, or `bits` is longer than one of them; or arrays
+            instead of codes.
     """
+    for codes in (a, b):
+        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
     if bits is None and a.bits != b.bits:
         raise DataError(
             f"codes of {a.bits} and {b.bits} bits cannot be compared at their full length.",

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import Labels, as_labels, row_numbers
 from multibit.codes.layout import Layout
 from multibit.codes.packing import Codes
-from multibit.errors import DataError, require_known
+from multibit.errors import DataError, require_kind, require_known
 
 Modality = Literal["image", "text"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -48,6 +48,8 @@ class CodedItems:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
+        for modality in MODALITIES:
+            require_kind(getattr(self, modality), Codes, modality, "Make them with Codes.binarize(values).")
         counts = [len(self.image), len(self.text), len(self.labels), *map(len, self.relaxed.values())]
         if len(set(counts)) != 1:
             raise DataError(
@@ -58,19 +60,25 @@ class CodedItems:
 
     @classmethod
     def binarize(
-        cls, relaxed: Mapping[Modality, ArrayLike], labels: ArrayLike, layout: Layout | None = None
+        cls, relaxed: Mapping[Modality, ArrayLike], labels: ArrayLike, layout: Layout | None = None, model: str = ""
     ) -> CodedItems:
         """Binarise the relaxed values of both modalities, and keep them.
 
         Args:
             relaxed: modality -> (N, B) values. labels: (N, C) multi-hot. layout: of the code; nested when None.
+            model: fingerprint of the model that made them, "" where it is unknown.
         """
         values = {modality: np.asarray(relaxed[modality], np.float32) for modality in MODALITIES}
-        image, text = (Codes.binarize(values[modality]) for modality in MODALITIES)
+        image, text = (Codes.binarize(values[modality], model) for modality in MODALITIES)
         return cls(image, text, np.asarray(labels), values, layout)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def model(self) -> str:
+        """Fingerprint of the model that made the codes, "" where it is unknown."""
+        return self.image.model
 
     def __repr__(self) -> str:
         return f"CodedItems({len(self)} items, {self.image.bits} bits)"

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
 from multibit.config import MAX_BITS
-from multibit.errors import DataError
+from multibit.errors import DataError, MismatchError
 from multibit.files import fingerprint, read_arrays, write_arrays
 
 WORD = 16
@@ -41,6 +41,7 @@ class Codes:
         words: (ceil(bits / 16), N V) uint16; the order of bits is described in the module.
         bits: length of the code, 1 to 1,024.
         views: V, the codes of each item.
+        model: fingerprint of the model that made the codes, "" where it is unknown; not compared.
 
     Raises:
         DataError: the codes are not a whole number of items.
@@ -62,14 +63,18 @@ class Codes:
     words: NDArray[np.uint16]
     bits: int
     views: int = 1
+    model: str = ""
 
     def __post_init__(self) -> None:
         if self.views < 1 or self.words.shape[1] % self.views:
             raise DataError(f"{self.words.shape[1]} codes are not items of {self.views} each.", field="views")
 
     @classmethod
-    def binarize(cls, values: ArrayLike) -> Codes:
+    def binarize(cls, values: ArrayLike, model: str = "") -> Codes:
         """Binarise (N, B) or (N, V, B) real values: bit 1 where value >= 0, so sign(0) = +1.
+
+        Args:
+            values: to binarise. model: fingerprint of the model that made them, "" where it is unknown.
 
         Raises:
             DataError: another shape, or not 1 to 1,024 columns, a NaN, or a 0/1 array (use `from_bits` for those).
@@ -84,7 +89,7 @@ class Codes:
         if array.dtype.kind == "f" and np.isnan(array).any():
             row, column = np.argwhere(np.isnan(array))[0]
             raise DataError(f"row {row}, column {column} is NaN, so it has no sign.", field="values")
-        return cls._pack(array >= 0, views)
+        return cls._pack(array >= 0, views, model)
 
     @classmethod
     def from_bits(cls, values: ArrayLike) -> Codes:
@@ -105,22 +110,26 @@ class Codes:
         return cls._pack(array == 1, views)
 
     @classmethod
-    def _pack(cls, bits: NDArray[np.bool_], views: int) -> Codes:
-        return cls(_words(np.packbits(bits, axis=1, bitorder="little")), bits.shape[1], views)
+    def _pack(cls, bits: NDArray[np.bool_], views: int, model: str = "") -> Codes:
+        return cls(_words(np.packbits(bits, axis=1, bitorder="little")), bits.shape[1], views, model)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Codes]) -> Codes:
-        """Join codes of one length and one number of views, in order.
+        """Join codes of one length, one number of views and one model, in order.
 
         Raises:
-            DataError: no part, or parts of different lengths or views.
+            DataError: no part, or parts of different lengths or views. MismatchError: codes of different models.
         """
         lengths, views = ({getattr(part, name) for part in parts} for name in ("bits", "views"))
         if len(lengths) != 1:
             raise DataError(f"need codes of one length to concatenate, got {sorted(lengths) or 'none'} bits.")
         if len(views) != 1:
             raise DataError(f"need one number of codes per item to concatenate, got {sorted(views)}.")
-        return cls(np.concatenate([part.words for part in parts], axis=1), lengths.pop(), views.pop())
+        models = {part.model for part in parts} - {""}
+        if len(models) > 1:
+            raise MismatchError(f"codes of different models cannot be joined: {', '.join(sorted(models))}.")
+        model = parts[0].model if all(part.model for part in parts) else ""
+        return cls(np.concatenate([part.words for part in parts], axis=1), lengths.pop(), views.pop(), model)
 
     def __len__(self) -> int:
         return int(self.words.shape[1]) // self.views
@@ -151,7 +160,7 @@ class Codes:
         planes = self.planes(self.check_length(bits))
         if bits % WORD and bits != self.bits:
             planes = np.concatenate([planes[:-1], planes[-1:] & last_mask(bits)])
-        return Codes(planes, bits, self.views)
+        return Codes(planes, bits, self.views, self.model)
 
     def columns(self, part: slice, views: int = 1) -> Codes:
         """The codes of some consecutive bits, or several codes of them that are side by side there.
@@ -174,7 +183,7 @@ class Codes:
             return self.prefix(width)
         bits = width // views
         cut = [self._cut(start + view * bits, bits) for view in range(views)]  # (W, N) each
-        return Codes(np.stack(cut, axis=2).reshape(len(cut[0]), -1), bits, views * self.views)
+        return Codes(np.stack(cut, axis=2).reshape(len(cut[0]), -1), bits, views * self.views, self.model)
 
     def _cut(self, start: int, bits: int) -> NDArray[np.uint16]:
         """(W, N) words of the codes of bits start .. start + bits - 1."""
@@ -200,7 +209,7 @@ class Codes:
         index = row_numbers(rows, len(self))
         if self.views > 1:
             index = (index[:, None] * self.views + np.arange(self.views)).ravel()
-        return Codes(np.ascontiguousarray(self.words[:, index]), self.bits, self.views)
+        return Codes(np.ascontiguousarray(self.words[:, index]), self.bits, self.views, self.model)
 
     def check_length(self, bits: int | None) -> int:
         """`bits`, or the full length when None.
@@ -289,7 +298,7 @@ class Codes:
 
     def save(self, path: Path | str) -> None:
         """Write to one file, atomically."""
-        header = {"bits": self.bits, **self.more_views}
+        header = {"bits": self.bits, **self.more_views, **({"model": self.model} if self.model else {})}
         write_arrays(Path(path), {"words": self.words}, header, kind="codes", version=VERSION if self.more_views else 1)
 
     @classmethod
@@ -300,7 +309,7 @@ class Codes:
             FormatError: corrupt or truncated, newer, or another kind of file.
         """
         arrays, header = read_arrays(Path(path), kind="codes", version=VERSION)
-        return cls(arrays["words"], header["bits"], header.get("views", 1))
+        return cls(arrays["words"], header["bits"], header.get("views", 1), header.get("model", ""))
 
 
 def last_mask(bits: int) -> np.uint16:

@@ -100,13 +100,20 @@ def check_dataset(
         roles: rows by role; overlaps between them are counted.
         faults: findings about the features of the same items, from `features.faults.feature_faults`.
     """
-    hashes, reasons = _hash_images(data)
+    paths = [path for path in data.images if path is not None]
+    absent = bool(paths) and not any(path.exists() for path in paths)  # as with features made elsewhere
+    hashes, reasons = ({}, {}) if absent else _hash_images(data)
     identical = _identical(hashes)
     groups = _near_duplicates(hashes, identical)
     counts = data.labels.sum(axis=0, dtype=np.int64)
     graph = LabelGraph.from_labels(data.labels) if data.labels.any() else None
     related = (graph.weights > 0).sum(axis=1) if graph is not None else np.zeros(len(counts), np.int64)
     problems = [
+        Finding(
+            "missing images",
+            [name for name, path in zip(data.ids, data.images, strict=True) if absent and path is not None],
+            f"no file exists, not even {paths[0] if paths else ''}; no image was checked",
+        ),
         Finding("unreadable images", [data.ids[row] for row in reasons], "`multibit features` skips them"),
         *_item_findings(data, identical, groups),
         *_label_findings(data, counts, related),
@@ -134,6 +141,17 @@ def difference_hash(image: Image.Image) -> NDArray[np.bool_]:
     gray = np.asarray(image.convert("L").resize((17, 16), Image.Resampling.BOX), np.int16)
     brighter: NDArray[np.bool_] = (gray[:, :-1] > gray[:, 1:]).ravel()
     return brighter
+
+
+def are_near_duplicates(first: Path, second: Path) -> bool:
+    """Whether two images are near-duplicates, or have the same bytes; no where one cannot be read."""
+    one, other = _hash_image(first), _hash_image(second)
+    if not isinstance(one, ImageHash) or not isinstance(other, ImageHash):
+        return False
+    if one.checksum == other.checksum:
+        return True
+    detailed = all(MIN_EDGES <= each.bits.sum() <= len(each.bits) - MIN_EDGES for each in (one, other))
+    return detailed and int((one.bits != other.bits).sum()) <= MAX_DISTANCE
 
 
 def _hash_images(data: PairedDataset) -> tuple[dict[int, ImageHash], dict[int, str]]:

@@ -7,10 +7,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from simplemma import lemmatize
+from stop_words import get_stop_words
 
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import same_name
 from multibit.errors import ConfigError, DataError
+from multibit.progress import tracked
 
 MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
 """Combining marks, which are part of words in many scripts."""
@@ -34,18 +40,30 @@ ENGLISH = """
     two under until up upon us very was we were what when where which while who with within without would you your
     """
 FUNCTION_WORDS = frozenset(ENGLISH.split())
-"""English words that are never a label; they also end a phrase."""
+"""English words that are never a label; they also end a phrase, which other stop words can be part of."""
 
 _SIGNS = ("+", "#")
 """Signs behind a name that make it another one, as in C++ and C#."""
 
+STOP_WORDS = frozenset(get_stop_words("en"))
+"""English words that say little. One that mostly follows an article, such as room, may be a label all the same."""
+
+ARTICLES = frozenset(("a", "an", "the"))
 IRREGULAR = {"men": "man", "women": "woman", "children": "child"}
 
 TAG_LIST = 4
 """A run of more words than this without a function word is a list of tags: each word is taken on its own."""
 
-Runs = list[list[str]]
-"""Words of an item's texts, split at function words and punctuation."""
+
+class Run(NamedTuple):
+    """Neighbouring words without a function word or punctuation between them, and whether an article opens them."""
+
+    words: list[str]
+    article: bool
+
+
+Runs = list[Run]
+"""The words of an item's texts."""
 
 
 def label_from_texts(
@@ -65,7 +83,8 @@ def label_from_texts(
 
     Without a vocabulary, one is built from the most frequent words that look like nouns, which are those that often end
     a phrase ("a small red dog on the grass" gives dog and grass), and from pairs of words that mostly occur together
-    ("fire hydrant"); the plural of English is ignored. Scores on labels that come from the texts favour the texts.
+    ("fire hydrant"). English stop words and verbs are no labels, and plurals count as their singular. Scores on labels
+    that come from the texts favour the texts.
 
     Args:
         dataset: N items; their labels are replaced.
@@ -120,9 +139,10 @@ def _by_frequent_words(
     dataset: PairedDataset, min_share: float, max_share: float, count: int
 ) -> tuple[list[set[str]], list[str]]:
     """Labels of each item, and all labels, from a vocabulary that is built."""
-    runs_of = [list(_runs(texts)) for texts in dataset.texts]
-    known = {word for runs in runs_of for run in runs for word in run}
-    items = [[[_singular(word, known) for word in run] for run in runs] for runs in runs_of]
+    items = [
+        [Run([_singular(word) for word in run.words], run.article) for run in _runs(texts)]
+        for texts in tracked(dataset.texts, "Reading texts", "items")
+    ]
     names = set(_vocabulary(items, min_share * len(items), max_share * len(items), count))
     return [_phrases(runs) & names for runs in items], sorted(names)
 
@@ -155,7 +175,10 @@ def _by_vocabulary(
     names_at: dict[str, list[str]] = {}
     for form in sorted(forms, key=len, reverse=True):  # by their first word, so that each text is read once
         names_at.setdefault(_PIECE.findall(form)[0], []).append(form)
-    found = [{forms[form] for text in texts for form in _found(_folded(text), names_at)} for texts in dataset.texts]
+    found = [
+        {forms[form] for text in texts for form in _found(_folded(text), names_at)}
+        for texts in tracked(dataset.texts, "Reading texts", "items")
+    ]
     return found, sorted(map(same_name, folded.values()))
 
 
@@ -206,43 +229,54 @@ def relabel(dataset: PairedDataset, found: Iterable[set[str]], names: Sequence[s
     return PairedDataset.of_items(items, names)
 
 
-def _runs(texts: Iterable[str]) -> Iterator[list[str]]:
+def _runs(texts: Iterable[str]) -> Iterator[Run]:
     for text in texts:
         for part in re.split(r"[.,;:!?()\n]", text):
-            for is_word, run in itertools.groupby(_lower(part), key=lambda word: word not in FUNCTION_WORDS):
+            before = ""
+            for is_word, words in itertools.groupby(_lower(part), key=lambda word: word not in FUNCTION_WORDS):
+                run = list(words)
                 if is_word:
-                    yield list(run)
+                    yield Run(run, before in ARTICLES)
+                before = run[-1]
 
 
 def _lower(text: str) -> list[str]:
-    return [word.replace("’", "'").casefold() for word in WORD.findall(text)]
+    """The words of a text without case and possessive: dog's is dog."""
+    return [word.replace("’", "'").casefold().removesuffix("'s") for word in WORD.findall(text)]
 
 
-def _singular(word: str, known: set[str]) -> str:
-    """The singular of a plural, if the singular occurs too; otherwise the word."""
+@cache
+def _singular(word: str) -> str:
+    """The lemma of a plural; any other word unchanged."""
     if word in IRREGULAR:
         return IRREGULAR[word]
-    if word.endswith("ss"):
-        return word
-    shorter = (word.removesuffix(ending) for ending in ("s", "es") if word.endswith(ending) and len(word) > 3)
-    return next((one for one in shorter if one in known), word)
+    return lemmatize(word, lang="en").casefold() if re.fullmatch("[a-z]*[a-rt-z]s", word) else word
 
 
 def _phrases(runs: Runs) -> set[str]:
     """Words and pairs of neighbouring words."""
-    return {word for run in runs for word in run} | {f"{a} {b}" for run in runs for a, b in itertools.pairwise(run)}
+    pairs = {f"{a} {b}" for run in runs for a, b in itertools.pairwise(run.words)}
+    return {word for run in runs for word in run.words} | pairs
 
 
 def _vocabulary(items: Sequence[Runs], least: float, most: float, count: int) -> list[str]:
     """The words and phrases that look like nouns and occur in the most items, most frequent first."""
     having: Counter[str] = Counter()
-    nouns, uses = Counter[str](), Counter[str]()
+    nouns, named, uses = Counter[str](), Counter[str](), Counter[str]()
     for runs in items:
         having.update(_phrases(runs))
         for run in runs:
-            uses.update(run)
-            nouns.update(_heads(run))
-    good = {word for word in uses if len(word) > 1 and nouns[word] >= uses[word] / 3}
+            uses.update(run.words)
+            heads = _heads(run.words)
+            nouns.update(heads)
+            named.update(heads if run.article else ())
+    good = {
+        word
+        for word in uses
+        if len(word) > 1
+        and (named if word in STOP_WORDS else nouns)[word] >= uses[word] / 3
+        and sum(uses[form] for form in _continuous(word)) <= uses[word]
+    }
     pairs = {phrase: phrase.split() for phrase in having if " " in phrase}
     fixed = {
         phrase: words
@@ -265,5 +299,13 @@ def _heads(run: Sequence[str]) -> list[str]:
     ]
 
 
+def _continuous(word: str) -> set[str]:
+    """The -ing form of an English verb: walk is a verb where texts have more of walking."""
+    return {f"{word}ing", f"{word.removesuffix('e')}ing", f"{word}{word[-1]}ing"}
+
+
+@cache
 def _looks_like_verb(word: str) -> bool:
-    return len(word) > 4 and word.endswith(("ing", "ed"))
+    """Whether a word is a form of an English verb: parking, parked, but not ring or bed."""
+    past = word.endswith("ed") and word.isascii() and lemmatize(word, lang="en") != word
+    return past or (len(word) > 4 and word.endswith("ing"))

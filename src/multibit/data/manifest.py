@@ -1,4 +1,4 @@
-"""Reading and writing of manifests: one item per row of a CSV, JSONL or Parquet file."""
+"""Reading and writing of manifests: one item per row of a CSV, TSV, JSONL, JSON or Parquet file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import csv
 import itertools
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,12 +16,20 @@ import pyarrow
 import pyarrow.parquet
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.values import id_of, labels_of, path_of, texts_of
+from multibit.data.values import describe, id_of, labels_of, path_of, texts_of
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.files import SAVE_AS_UTF8, encoding_of, replacing, require_regular
 
 FIELDS = ("id", "image", "text", "texts", "labels")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+"""Formats that are written."""
+
+READ = (*SUFFIXES, ".tsv", ".json")
+"""Formats that are read: also cells separated by tabs, and one JSON list of objects."""
+
+OPTIONAL = ("image", "labels")
+"""Fields whose column may be missing: then no item has one."""
+
 BATCH = 4096
 """Rows of a Parquet file that are read or written at a time."""
 
@@ -40,17 +49,18 @@ def read_manifest(
 ) -> PairedDataset:
     """Read one item per row.
 
-    Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels`. In CSV, several values of
-    one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text in `raw` or
-    `text`; labels are names, class numbers or multi-hot vectors. Label columns are in alphabetical order.
+    Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels`. In CSV and TSV, several
+    values of one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text
+    in `raw` or `text`; labels are names, class numbers or multi-hot vectors. Label columns are in alphabetical order.
+    Without a column of images or labels, no item has one.
 
     Args:
-        path: a .csv, .jsonl or .parquet file.
+        path: a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file.
         images: folder that image paths are relative to; the manifest's own when None.
         columns: the file's own column names by field, e.g. {"image": "file_name"}.
         separator: between several values of one CSV cell.
         label_names: the only labels allowed, in column order; all that occur when None.
-        encoding: of a .csv or .jsonl; by its byte order mark, or else UTF-8, when None.
+        encoding: of a text file; by its byte order mark, or else UTF-8, when None.
 
     Raises:
         DataError: unreadable, empty, a field missing in a row, a value of another type, duplicate ids, an unknown
@@ -135,10 +145,10 @@ def _relative(image: Path | None, folder: Path) -> str:
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else str(absolute)
 
 
-def _suffix_of(path: Path) -> str:
+def _suffix_of(path: Path, known: Sequence[str] = SUFFIXES) -> str:
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise DataError(f"a manifest must end in {', '.join(SUFFIXES)}.", file=path)
+    if suffix not in known:
+        raise DataError(f"a manifest must end in {', '.join(known)}.", file=path)
     return suffix
 
 
@@ -152,7 +162,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
         DataError: missing, unreadable, in another encoding, another suffix, or a row that is not CSV or JSON.
         ConfigError: an unknown encoding.
     """
-    suffix = _suffix_of(path)
+    suffix = _suffix_of(path, READ)
     require_regular(path)
     try:
         if suffix == ".parquet":
@@ -164,7 +174,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
             name = encoding_of(raw.read(4)) or encoding or "utf-8"
         with path.open(encoding=name, newline="") as file:
             lines = _without_nul(file)
-            yield from _json_rows(lines) if suffix == ".jsonl" else _csv_rows(lines)
+            yield from _READERS[suffix](lines)
     except DataError as error:
         raise error.within(path) from None
     except FileNotFoundError:
@@ -185,9 +195,9 @@ def _without_nul(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _csv_rows(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(file: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # texts may have any length
-    reader = csv.DictReader(file, strict=True)
+    reader = csv.DictReader(file, strict=True, delimiter=delimiter)
     try:
         names = list(reader.fieldnames or ())
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -208,13 +218,34 @@ def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON ({error}).", row=number) from None
-        if not isinstance(row, dict):
-            raise DataError(
-                f"need an object with the fields {', '.join(FIELDS)}, got {type(row).__name__}.", row=number
-            )
-        yield number, row
+        yield number, _require_object(row, number)
+
+
+def _json_list(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        rows = json.loads("".join(file))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON ({error}).") from None
+    if not isinstance(rows, list):
+        raise DataError(f"need a list of objects, one per item, got {describe(rows)}.")
+    for number, row in enumerate(rows, start=1):
+        yield number, _require_object(row, number)
+
+
+def _require_object(row: Any, number: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f"need an object with the fields {', '.join(FIELDS)}, got {type(row).__name__}.", row=number)
+    return row
+
+
+_READERS: Mapping[str, Callable[[Iterable[str]], Iterator[tuple[int, dict[str, Any]]]]] = {
+    ".csv": _csv_rows,
+    ".tsv": partial(_csv_rows, delimiter="\t"),
+    ".jsonl": _json_rows,
+    ".json": _json_list,
+}
 
 
 @dataclass(frozen=True)
@@ -241,6 +272,8 @@ class _Row:
     def _value(self, field: str) -> Any:
         column = self.columns.get(field, field)
         if column not in self.cells:
+            if field in OPTIONAL and field not in self.columns:
+                return None
             raise DataError(
                 f"no column {column!r}; it has {', '.join(map(str, self.cells))}.",
                 row=self.number,

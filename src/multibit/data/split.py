@@ -158,6 +158,9 @@ class Split:
         """
         return cls.draw(items, **usual_sizes(items), seed=seed, groups=groups)
 
+    def __repr__(self) -> str:
+        return f"Split({self.describe()})"
+
     def describe(self) -> str:
         """Its seed and the number of rows of each role, human-readable."""
         sizes = ", ".join(f"{len(rows):,} {role}" for role, rows in self.roles.items())

@@ -36,6 +36,9 @@ class Difference:
     low: float
     high: float
 
+    def __repr__(self) -> str:
+        return f"Difference({self.mean:+.4f}, p {self.p:.4f}, {len(self.values):,} queries)"
+
     @property
     def mean(self) -> float:
         """Mean of A minus B."""
@@ -107,6 +110,13 @@ class Comparison:
     names: tuple[str, ...]
     evaluations: tuple[Evaluation, ...]
     differences: dict[tuple[str, Direction, int], Difference]
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.metric} of {len(self.names)} runs, {self.names[0]!r:.60} with the others)"
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        return self.table()._repr_html_()
 
     def table(self) -> Table:
         """One row per direction, length and run; the best and second best of each direction and length are marked."""

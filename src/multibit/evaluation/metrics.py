@@ -9,6 +9,7 @@ with queries x database.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -54,19 +55,40 @@ def count_rankings(
     threads: int | None = None,
 ) -> RankingCounts:
     """Rank the database for every query and count; the arguments are those of `average_precision`."""
+    return count_at_cutoffs(query, database, query_labels, database_labels, bits, (at,), threads=threads)[0]
+
+
+def count_at_cutoffs(
+    query: Codes,
+    database: Codes,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    bits: int | None,
+    cutoffs: Sequence[int | None],
+    *,
+    threads: int | None = None,
+) -> list[RankingCounts]:
+    """Counts at several rank cutoffs of one ranking, None for the whole database; each query is ranked once."""
     length = common_length(query, database, bits)
-    if at is not None:
-        _check_cutoff(at, "at")
+    for at in cutoffs:
+        if at is not None:
+            _check_cutoff(at, "at")
     query_words, database_words = pack_both_labels(query_labels, len(query), database_labels, len(database))
     count = len(query)
     at_distance = count, length + 1
     counts = RankCounts(
-        np.zeros(count), np.zeros(count, np.int64), np.zeros(at_distance, np.int64), np.zeros(at_distance, np.int64)
+        np.zeros((len(cutoffs), count)),
+        np.zeros((len(cutoffs), count), np.int64),
+        np.zeros(at_distance, np.int64),
+        np.zeros(at_distance, np.int64),
     )
-    cut = len(database) if at is None else at
+    cuts = np.array([len(database) if at is None else at for at in cutoffs], np.int64)
     scan = scan_of(query, database, length)
-    run(ranking_counts, count, threads, scan, query_words, database_words, cut, counts)
-    return RankingCounts(*counts, cut)
+    run(ranking_counts, count, threads, scan, query_words, database_words, cuts, counts)
+    return [
+        RankingCounts(sums, hits, counts.total, counts.relevant, cut)
+        for sums, hits, cut in zip(counts.precision_sum, counts.hits, cuts.tolist(), strict=True)
+    ]
 
 
 def average_precision(
@@ -268,6 +290,9 @@ class PrecisionRecall:
     radius: IntArray
     precision: FloatArray
     recall: FloatArray
+
+    def __repr__(self) -> str:
+        return f"PrecisionRecall(radius 0 to {len(self.radius) - 1})"
 
 
 def precision_recall(

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import FloatArray, Labels, mean_of
 from multibit.codes import DIRECTIONS, CodedItems, Codes
-from multibit.codes.items import MODALITIES, Direction, Modality
-from multibit.errors import ConfigError, DataError
+from multibit.codes.items import DIRECTION_NAMES, MODALITIES, Direction, Modality
+from multibit.data.dataset import LabelRows
+from multibit.errors import ConfigError, DataError, require_kind
 from multibit.evaluation.agreement import asymmetric_average_precision
 from multibit.evaluation.metric import (
     COLLISION,
@@ -40,6 +41,7 @@ from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ideal_gains, ndcg_of_rows, pool_resolution
 from multibit.progress import track
+from multibit.table import Cell, Table, percent
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
@@ -84,6 +86,23 @@ class Evaluation:
             and _equal(self.values, other.values)
             and _equal(self.floors, other.floors)
         )
+
+    def __repr__(self) -> str:
+        sizes = f"{self.queries:,} queries, {self.database:,} items"
+        return f"Evaluation({self.name!r:.60}, {self.protocol}, {sizes}, {len(self.lengths)} lengths)"
+
+    def _repr_html_(self) -> str:
+        """Mean of every metric in percent, for notebooks."""
+        rows: list[tuple[Cell, ...]] = [
+            (
+                f"{DIRECTION_NAMES[direction]}, {metric}",
+                *(percent(self.mean(metric, direction, bits)) for bits in self.lengths),
+            )
+            for metric in self.metrics
+            for direction in DIRECTIONS
+        ]
+        header = ("", *(f"{bits} bits" for bits in self.lengths))
+        return Table(f"{self.name}, {self.protocol}", header, tuple(rows), "In percent.")._repr_html_()
 
     @property
     def undefined(self) -> int:
@@ -198,6 +217,8 @@ def evaluate(
         DataError: no query or item, no query with a relevant item, or codes shorter than a length. ConfigError: `at`
             less than 1.
     """
+    for side, items in (("query", query), ("database", database)):
+        require_kind(items, CodedItems, side, "Make them with CodedItems.binarize(values, labels).")
     rankings = Rankings(query, database, lengths)
     measured = evaluate_rankings(
         rankings, training_labels=training_labels, protocol=protocol, at=at, name=name, fingerprints=fingerprints
@@ -231,13 +252,13 @@ def evaluate_rankings(
     curves = {}
     with track(f"Ranking, {protocol}", len(rankings), "rankings") as advance:
         for (direction, bits), ranking in rankings.items():
+            cut = None if at is None else ranking.counts_at(at)  # first: the same pass counts the whole ranking
             for metric, ties in TIES.items():
                 values[metric, direction, bits] = average_precision_of(ranking.counts, ties)
             curves[direction, bits] = precision_recall_of(ranking.counts)
-            if at is not None:
-                counts = ranking.counts_at(at)
-                values[MAP.at(at), direction, bits] = average_precision_of(counts, "stable")
-                values[PRECISION.at(at), direction, bits] = precision_of(counts)
+            if at is not None and cut is not None:
+                values[MAP.at(at), direction, bits] = average_precision_of(cut, "stable")
+                values[PRECISION.at(at), direction, bits] = precision_of(cut)
             advance()
     sizes = len(rankings.query), len(rankings.database)
     return Evaluation(protocol, rankings.lengths, *sizes, values, floors, curves, name, dict(fingerprints or {}))
@@ -350,6 +371,35 @@ def popularity_floor(query_labels: Labels, database_labels: Labels, training_lab
     order = np.argsort(-popularity, kind="stable")
     query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
     return average_precision(query, database, query_labels, database_labels[order], ties="stable")
+
+
+def below_floor(evaluation: Evaluation) -> str:
+    """A warning where codes rank worse than one order for all queries, most common labels first; else empty."""
+    if "popularity" not in evaluation.floors:
+        return ""
+    floor, bits = evaluation.floor("popularity"), max(evaluation.lengths)
+    low = [name for name in DIRECTIONS if evaluation.mean(MAP, name, bits) < floor]
+    if not low:
+        return ""
+    found = ", ".join(f"{DIRECTION_NAMES[name]} {100 * evaluation.mean(MAP, name, bits):.2f}" for name in low)
+    return (
+        f"{found} % mAP at {bits} bits is below the {100 * floor:.2f} % of ranking the most common labels first "
+        f"({evaluation.protocol}): nothing was learned, or the labels say little about the items."
+    )
+
+
+def common_labels_floor(labels: LabelRows, sample: int = 1_000) -> float:
+    """MAP of ranking the items with the most common labels first, for some items as queries; NaN without labels.
+
+    Args:
+        labels: (N, C). sample: number of queries; ten times as many other items are ranked. Drawn with a fixed seed.
+    """
+    rows = np.random.default_rng(0).permutation(len(labels))
+    chosen = min(sample, len(rows) // 2)
+    query, database = labels[np.sort(rows[:chosen])], labels[np.sort(rows[chosen : 11 * sample])]
+    if not len(query) or not query.any():
+        return float("nan")
+    return mean_of(popularity_floor(query, database, database))
 
 
 def _equal_codes(count: int) -> Codes:

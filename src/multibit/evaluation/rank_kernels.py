@@ -17,8 +17,8 @@ class RankCounts(NamedTuple):
     """Where `ranking_counts` writes, per query.
 
     Attributes:
-        precision_sum: (Q,) float64, sum of precision@rank over the relevant rows ranked at most `at`.
-        hits: (Q,) int64, relevant rows ranked at most `at`.
+        precision_sum: (A, Q) float64, sum of precision@rank over the relevant rows ranked at most each cutoff.
+        hits: (A, Q) int64, relevant rows ranked at most each cutoff.
         total, relevant: (Q, bits + 1) int64, rows and relevant rows at each distance.
     """
 
@@ -40,7 +40,7 @@ def _mark_relevant(query_labels: Any, q: int, labels: Any, relevant: Any) -> Non
 
 
 @compiled
-def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: Any, at: int, out: Any) -> None:
+def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: Any, cutoffs: Any, out: Any) -> None:
     """Counts that the ranking metrics need of each query's full ranking by (distance, row), without sorting it.
 
     A row's rank is one plus the rows of smaller distance plus the earlier rows of the same distance, so one pass for
@@ -48,7 +48,7 @@ def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: 
 
     Args:
         query_labels: (V, Q) uint64. labels: (V, N) uint64.
-        at: ranks past this one do not count in `precision_sum` and `hits`.
+        cutoffs: (A,) int64, ranks past which rows do not count in `precision_sum` and `hits`.
     """
     count_rows, distances_count = scan.planes.shape[1] // scan.views, out.total.shape[1]
     distances, relevant = np.empty(count_rows, np.uint16), np.empty(count_rows, np.uint8)
@@ -64,13 +64,12 @@ def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: 
         for distance in range(1, distances_count):
             rank[distance] = rank[distance - 1] + total[distance - 1]
             found[distance] = found[distance - 1] + relevant_total[distance - 1]
-        precision, hit = 0.0, 0
         for i in range(count_rows):
             distance = distances[i]
             rank[distance] += 1
             if relevant[i]:
                 found[distance] += 1
-                if rank[distance] <= at:
-                    precision += found[distance] / rank[distance]
-                    hit += 1
-        out.precision_sum[q], out.hits[q] = precision, hit
+                for a in range(len(cutoffs)):
+                    if rank[distance] <= cutoffs[a]:
+                        out.precision_sum[a, q] += found[distance] / rank[distance]
+                        out.hits[a, q] += 1

@@ -13,7 +13,7 @@ from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.distance import nearest
 from multibit.codes.items import Direction
 from multibit.errors import DataError
-from multibit.evaluation.metrics import RankingCounts, count_rankings, pack_labels
+from multibit.evaluation.metrics import RankingCounts, count_at_cutoffs, pack_labels
 
 POOL = 100  # first ranks that are kept, for NDCG and the candidate pools
 DEPTH = 1_000  # of the precision@N curve
@@ -59,12 +59,17 @@ class Ranking:
     @cached_property
     def counts(self) -> RankingCounts:
         """Counts for average precision and the precision-recall curve, computed on first use."""
-        return self.counts_at(None)
+        return count_at_cutoffs(*self._sides, self.bits, (None,))[0]
 
-    def counts_at(self, cutoff: int | None) -> RankingCounts:
-        """Counts for the first `cutoff` ranks; the whole database when None."""
-        sides = self.query, self.database, self.query_labels, self.database_labels
-        return count_rankings(*sides, self.bits, cutoff)
+    def counts_at(self, cutoff: int) -> RankingCounts:
+        """Counts for the first `cutoff` ranks, from one pass together with `counts`."""
+        counts, cut = count_at_cutoffs(*self._sides, self.bits, (None, cutoff))
+        vars(self)["counts"] = counts  # as the cached property would keep it
+        return cut
+
+    @property
+    def _sides(self) -> tuple[Codes, Codes, np.ndarray, np.ndarray]:
+        return self.query, self.database, self.query_labels, self.database_labels
 
     @cached_property
     def first(self) -> FirstRanks:

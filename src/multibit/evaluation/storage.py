@@ -29,6 +29,7 @@ def require_evaluation_target(path: Path) -> None:
         DataError: it cannot be written, or does not end in .json. FormatError: one of the two files exists and is not
             of an evaluation.
     """
+    path = Path(path)
     _require_json(path)
     values = path.with_suffix(".parquet")
     require_writable(path)
@@ -58,7 +59,7 @@ def _is_values(path: Path) -> bool:
         return False
 
 
-def save_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> list[Path]:
+def save_evaluations(path: Path | str, evaluations: Sequence[Evaluation]) -> list[Path]:
     """Write evaluations so that `load_evaluations` gives equal ones.
 
     Args:
@@ -73,6 +74,7 @@ def save_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> list[Path
     Raises:
         DataError: the name does not end in .json.
     """
+    path = Path(path)
     _require_json(path)
     values = path.with_suffix(".parquet")
     with replacing(values) as temporary:

@@ -75,6 +75,9 @@ def extract_features(
             as `run_on_ray`.
     """
     require_known("engine", engine, ENGINES)
+    if not any(dataset.images):
+        hint = "Name the column of the image paths by `columns`; vectors computed elsewhere need no images."
+        raise DataError(f"none of the {len(dataset):,} items has an image.", field="image", hint=hint)
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
@@ -182,6 +185,31 @@ def _rewritten(store: FeatureStore, dataset: PairedDataset) -> FeatureStore:
     shards = read_header(store.source)["shards"]
     write_header(store.source, dataset, store.recipe, shards, store.token_shapes, rows=store.rows)
     return replace(store, dataset=dataset)
+
+
+def replace_labels(folder: Path | str, dataset: PairedDataset) -> FeatureStore:
+    """Give the items of a store the labels that a data set has for them; nothing is encoded.
+
+    Args:
+        folder: of the store. dataset: with the labels; items that the store lacks are ignored, as are images and texts.
+
+    Raises:
+        MismatchError: the data set lacks an item of the store. BusyError: another process is writing there.
+    """
+    folder = Path(folder)
+    with only_writer(folder, ("items-*", "store.json")):
+        store = FeatureStore.open(folder)
+        row_of = {name: row for row, name in enumerate(dataset.ids)}
+        missing = [name for name in store.dataset.ids if name not in row_of]
+        if missing:
+            problem = f"{len(missing):,} of {len(store):,} items are not in the data, such as {missing[0]!r}."
+            raise MismatchError(problem, file=folder, field="ids", hint="Give labels of all items of the store.")
+        rows = [row_of[name] for name in store.dataset.ids]
+        labels = cast(Labels, LabelRows(dataset.label_rows.matrix[rows]))
+        labelled = replace(store.dataset, labels=labels, label_names=dataset.label_names)
+        shards = read_header(folder)["shards"]
+        write_header(folder, labelled, store.recipe, shards, store.token_shapes, rows=store.rows)
+    return FeatureStore.open(folder)
 
 
 @dataclass(frozen=True, eq=False)

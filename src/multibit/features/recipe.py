@@ -33,6 +33,9 @@ class EncoderRecipe:
     text_limit: int | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
 
+    def __repr__(self) -> str:
+        return f"EncoderRecipe({self.name!r:.80}, {self.dimension}-d {self.dtype})"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -395,7 +396,8 @@ def write_header(
         "texts": dataset.texts,
         "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
     }
-    items = folder / f"items-{shards:05d}.parquet"  # a new name: the old store stays valid until the last step
+    numbers = (number for number in count(shards) if not (folder / f"items-{number:05d}.parquet").exists())
+    items = folder / f"items-{next(numbers):05d}.parquet"  # a new name: the old store stays valid until the last step
     with replacing(items) as temporary:
         table = pyarrow.table({name: list(column) for name, column in columns.items()})
         pyarrow.parquet.write_table(table, temporary)

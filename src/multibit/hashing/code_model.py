@@ -61,6 +61,10 @@ class CodeModel(nn.Module, ABC):
         cls.network = network
         CodeModel.networks[network] = cls
 
+    def __repr__(self) -> str:
+        """One line; `children()` has the layers."""
+        return f"{type(self).__name__}({self.image_dim}-d image, {self.text_dim}-d text, {self.bits} bits)"
+
     @abstractmethod
     def forward(self, features: Tensor, modality: Modality, tokens: TokenBatch | None = None) -> Tensor:
         """(n, d_m) features -> (n, stored bits) relaxed codes, whose signs are the codes."""

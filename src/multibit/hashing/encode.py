@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, row_numbers
 from multibit.codes import MODALITIES, CodedItems, Codes, Modality
-from multibit.errors import require_known
+from multibit.errors import require_kind, require_known
 from multibit.features.cluster import ENGINES, run_on_ray
+from multibit.features.pairs import Pairs
 from multibit.features.tokens import Tokens
 from multibit.progress import track
 
 if TYPE_CHECKING:
     from multibit.codes.layout import Layout
-    from multibit.features import FeatureStore, Pairs
+    from multibit.features import FeatureStore
     from multibit.hashing.code_model import CodeModel
 
 ENCODE_ROWS = 4096  # rows per forward pass: bounds the memory
 
 
+@runtime_checkable
 class Coder(Protocol):
     """Codes features: a `CodeModel`, or a `PortableModel`."""
 
@@ -49,6 +52,10 @@ class Coder(Protocol):
         """(n, d_m) features -> relaxed codes (n, stored bits)."""
         ...
 
+    def fingerprint(self) -> str:
+        """Identifies the codes of this model."""
+        ...
+
 
 def encode(model: Coder, pairs: Pairs) -> CodedItems:
     """Code both modalities of items in memory; see `relaxed_codes` for items with several texts.
@@ -62,8 +69,10 @@ def encode(model: Coder, pairs: Pairs) -> CodedItems:
     Raises:
         DataError: features of another dimension.
     """
+    require_kind(model, Coder, "model", "Pass the `model` of a run or of a training.")
+    require_kind(pairs, Pairs, "pairs", "Take them from features, store.take(rows); code a text with encode_text.")
     relaxed = {modality: relaxed_codes(model, pairs, modality) for modality in MODALITIES}
-    return CodedItems.binarize(relaxed, pairs.labels, model.layout)
+    return CodedItems.binarize(relaxed, pairs.labels, model.layout, model.fingerprint())
 
 
 def relaxed_codes(model: Coder, pairs: Pairs, modality: Modality) -> NDArray[np.float32]:
@@ -91,7 +100,8 @@ def encode_codes(model: Coder, pairs: Pairs, modality: Modality, bits: int | Non
         The n codes whose prefix of `bits` bits is the code of that length.
     """
     chosen = model.serving(model.bits if bits is None else bits)
-    return codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
+    codes = codes_at(chosen, relaxed_codes(chosen, pairs, modality), bits)
+    return replace(codes, model=model.fingerprint())
 
 
 def codes_at(model: Coder, relaxed: NDArray[np.float32], bits: int | None = None) -> Codes:

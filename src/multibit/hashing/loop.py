@@ -51,6 +51,9 @@ class TrainingState:
     seconds: float = 0.0
     by_length: dict[int, TrainingState] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"TrainingState(epoch {self.epoch}, best {self.best_epoch}, score {self.best_score:.4f})"
+
 
 def fit(
     learner: Learner,

@@ -60,6 +60,9 @@ class Choice:
     stages: tuple[int, ...]
     scores: Scores
 
+    def __repr__(self) -> str:
+        return f"Choice({self.best}, {100 * self.best_score:.2f} % at {self.bits} bits, of {len(self.scores)} settings)"
+
     @property
     def best(self) -> Setting:
         """The setting with the best score among those that were trained to the end; the first of equals."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from multibit.config import EpochSettings, Settings
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, require_kind
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
 from multibit.files import fingerprint
@@ -98,6 +98,9 @@ def train(
         >>> encode(result.model, pairs).image
         Codes(8 items, 8 bits)
     """
+    for name, pairs in (("training", training), ("validation", validation)):
+        if pairs is not None:
+            require_kind(pairs, Pairs, name, "Take them from features, by a split: store.take(split.train).")
     chosen, resolved = _resolve(config, method, preset, settings)
     chosen.require_storable(resolved)
     check_device(device)

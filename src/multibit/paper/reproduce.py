@@ -19,6 +19,7 @@ from multibit.hashing.methods import METHODS
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, reproduce
+from multibit.progress import tracked
 from multibit.report.page import DPI, missing_for_figures
 from multibit.table import Table, write_table
 
@@ -138,7 +139,7 @@ def reproduce_all(
     earlier = _earlier(folder, identity)
     outcomes: list[Outcome] = []
     left_out: dict[str, str] = {}
-    for name in names:
+    for name in tracked(names, "Making tables and figures", "parts"):
         try:
             if name in FIGURES:
                 _make_figure(FIGURES[name], reproduction, seeds, folder / "figures")

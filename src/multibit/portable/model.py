@@ -61,13 +61,13 @@ class PortableModel:
     """Encodes images and texts without torch. `multibit.portable.export.export_run` writes its folder.
 
     Attributes:
-        folder: of its files. fingerprint: of the weights, which the indices of its codes name. method: name.
+        folder: of its files. weights: hash of those of the model that was exported. method: name.
         layout: of the codes. lengths: of the training, ascending. recipe: of the features.
         dimensions: modality -> length of the features. many: many queries will follow, see `Network`.
     """
 
     folder: Path
-    fingerprint: str
+    weights: str
     method: str
     layout: Layout
     lengths: tuple[int, ...]
@@ -97,6 +97,10 @@ class PortableModel:
         return cls(
             Path(folder), config.model, config.method, layout, tuple(config.lengths), recipe, config.dimensions, many
         )
+
+    def fingerprint(self) -> str:
+        """That of the model that was exported, which identifies its codes."""
+        return self.weights
 
     @property
     def bits(self) -> int:
@@ -235,11 +239,11 @@ class PortableRun:
         if (path / FOLDER / CONFIG).is_file() and (path / "run.json").is_file():
             model = PortableModel.open(path / FOLDER, many=many)
             record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
-            if record.model != model.fingerprint:
-                problem = f"is that of model {model.fingerprint}, the run is model {record.model}."
+            if record.model != model.weights:
+                problem = f"is that of model {model.weights}, the run is model {record.model}."
                 raise FormatError(problem, file=path / FOLDER, hint="Delete this folder and export the run again.")
             return cls(path, record, model)
         if (path / CONFIG).is_file() and not (path / "run.json").exists():
             model = PortableModel.open(path, many=many)
-            return cls(path, Record(model.fingerprint, model.method), model)
+            return cls(path, Record(model.weights, model.method), model)
         return None

@@ -48,6 +48,6 @@ def search_text(
     if not place.is_dir():
         return None
     code = Codes.binarize(part_at(run.model, run.model.encode_texts([text]), length))
-    model = run.model.fingerprint
+    model = run.model.fingerprint()
     hits = search_once(place, code, k, length, model=model, modality=searched, max_distance=max_distance)
     return None if hits is None else (length, hits)

@@ -60,7 +60,7 @@ class CodeFile:
     def read(cls, path: Path | str) -> CodeFile:
         """Read a `.mat` (v5 or v7.3), an `.npz`, or a folder with `q_img.npy`, `q_txt.npy` and so on.
 
-        Codes are -1, 0 and +1, where 0 counts as +1; or 0 and 1; or packed uint8, as from `np.packbits`, whose length
+        Codes are -1 and +1; or 0 and 1; or packed uint8, as from `np.packbits`, whose length
         is the array `bits`. Labels are multi-hot (n, C), dense or sparse, or class numbers (n,) or (n, 1).
 
         Raises:
@@ -358,11 +358,15 @@ def _unpacked(path: Path, key: str, array: NDArray[Any], bits: int | None) -> Co
 
 
 def _from_values(path: Path, codes: Arrays) -> tuple[dict[str, Codes], list[str]]:
-    """Codes of -1, 0 and +1, or of 0 and 1: the same kind in the whole file."""
-    negative, zeros = {}, 0
+    """Codes of -1 and +1, or of 0 and 1: the same kind in the whole file.
+
+    A 0 among signs is refused, because a binary code cannot rank it: by the field's formula (B - q.r) / 2 it is half a
+    bit away from both -1 and +1.
+    """
+    negative = {}
     for key, array in codes.items():
         minus = array == -1
-        _require_values(path, key, array, (array != 0) & (array != 1) & ~minus, "-1, 0 or 1")
+        _require_values(path, key, array, (array != 0) & (array != 1) & ~minus, "-1 and 1, or 0 and 1")
         negative[key] = bool(minus.any())
     signed = any(negative.values())
     if signed:
@@ -371,10 +375,16 @@ def _from_values(path: Path, codes: Arrays) -> tuple[dict[str, Codes], list[str]
             if count and not negative[key]:
                 first = next(name for name in CODE_KEYS if negative[name])
                 raise DataError(f"0 and 1 here, but -1 and 1 in {first}: write all codes alike.", file=path, field=key)
-            zeros += count
-    total = sum(array.size for array in codes.values())
-    notes = [f"{path}: {zeros:,} of {total:,} code values are 0, read as +1."] if zeros else []
-    return {key: Codes.from_bits(array != -1 if signed else array == 1) for key, array in codes.items()}, notes
+            if count:
+                row, column = np.argwhere(array == 0)[0] + 1
+                raise DataError(
+                    f"{count:,} of {array.size:,} signs are 0, the first in column {column}; a bit is -1 or 1.",
+                    file=path,
+                    row=int(row),
+                    field=key,
+                    hint="Write 1 where the value is at least 0, else -1.",
+                )
+    return {key: Codes.from_bits(array == 1) for key, array in codes.items()}, []
 
 
 def _labels(path: Path, arrays: Arrays, counts: tuple[int, int], shapes: str) -> tuple[Labels, Labels, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_kind, require_known
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
@@ -32,7 +32,8 @@ class Index:
     Items are in order of age: an item keeps its place until it is removed or replaced by `upsert`; then it is the last.
 
     Attributes:
-        model: fingerprint of the model that made the codes, "" when unknown. engine_name: one of `ENGINES`.
+        model: fingerprint of the model that made the codes, taken from the first that are added; "" when unknown.
+        engine_name: one of `ENGINES`.
         modality: "image" or "text", modality of the items; "" when unknown, as in older files.
         path: where it was opened; None in memory.
 
@@ -116,15 +117,19 @@ class Index:
         Raises:
             DataError: counts that differ, a duplicate or existing id, codes of another length or number of views, a
                 value that is not JSON, a date or a time, or one of another kind than its field has.
-            ConfigError: several views, which the engine cannot search.
+            ConfigError: several views, which the engine cannot search. MismatchError: codes of another model.
         """
+        self._require_own(codes)
         self._require_changeable(codes)
         self._version = changes.added(self._version, ids, codes, payloads)
+        self.model = self.model or codes.model
 
     def upsert(self, ids: Any, codes: Codes, payloads: Any = None) -> None:
         """Append items; those with an id that is already there are replaced and are the last now. Raises as `add`."""
+        self._require_own(codes)
         self._require_changeable(codes)
         self._version = changes.upserted(self._version, ids, codes, payloads)
+        self.model = self.model or codes.model
 
     def remove(self, ids: Any) -> None:
         """Remove items; the ids and the order of the others do not change.
@@ -200,7 +205,8 @@ class Index:
             among: ids to search among. where: filter on the metadata, see `multibit.search.filters`. Filters apply
                 before the ranking: k hits are found where k exist.
             fields: of the metadata that the hits have; all when None.
-            model: fingerprint of the model that made the queries; must be the model of the index.
+            model: fingerprint of the model that made the queries, which must be that of the index; the one that the
+                codes carry when None. Codes of an unknown model are searched as they are.
             threads: all processors when None.
 
         Raises:
@@ -209,8 +215,7 @@ class Index:
             ConfigError: the engine has no filters, or cannot search several views. MismatchError: the index holds codes
                 of another model.
         """
-        if model is not None:
-            self.require_model(model)
+        self._require_own(codes, model)
         return searching.search(
             self._version, self.engine_name, codes, k, bits,
             max_distance=max_distance, among=among, where=where, fields=fields, threads=threads,
@@ -239,7 +244,7 @@ class Index:
             The answers, in the order of the queries.
 
         Raises:
-            DataError, ConfigError: as `search`.
+            DataError, ConfigError, MismatchError: as `search`.
 
         Example:
             >>> index, codes = Index(), Codes.from_bits([[1, 1], [1, 0], [0, 0]])
@@ -249,6 +254,7 @@ class Index:
         """
         version, engine = self._version, self.engine_name
         for block in in_blocks(queries, block_size(k, len(version))):
+            self._require_own(block.codes)
             result = searching.search(
                 version, engine, block.codes, k, bits,
                 max_distance=max_distance, among=None, where=where, fields=fields, threads=threads,
@@ -261,7 +267,7 @@ class Index:
         Raises:
             DataError: an id is unknown, or the index is empty.
         """
-        return changes.codes_of(self._version, ids)
+        return replace(changes.codes_of(self._version, ids), model=self.model)
 
     def search_relaxed(
         self,
@@ -438,6 +444,12 @@ class Index:
     def _first(self) -> Codes | None:
         """Codes that have the length and the views of the index; None while empty."""
         return self._version.parts[0].segment.codes if self._version.parts else None
+
+    def _require_own(self, codes: Codes, model: str | None = None) -> None:
+        """Refuse codes of another model, where that of the codes is given, or both are known."""
+        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
+        if model is not None or (codes.model and self.model):
+            self.require_model(codes.model if model is None else model)
 
     def _require_changeable(self, *codes: Codes) -> None:
         """Refuse to change an index of which only a part was read, and codes that its engine cannot search."""

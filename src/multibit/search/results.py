@@ -17,6 +17,7 @@ from multibit.search.batches import DISTANCE, ID, QUERY, RANK, require_free_name
 from multibit.search.columns import Id, IdColumn
 from multibit.search.hits import Hit
 from multibit.search.segments import Lost, Version, in_order
+from multibit.table import Number, Table, counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +39,15 @@ class SearchResult:
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self)} queries, {int(self.counts.sum())} hits at {self.bits} bits)"
+
+    def _repr_html_(self) -> str:
+        """The hits of the first query as a table, for notebooks."""
+        rows = [
+            (Number(hit.rank, "d"), str(hit.id), str(hit.distance if hit.score is None else round(hit.score, 3)))
+            for hit in (self.hits() if len(self) else ())
+        ]
+        title = f"First of {counted(len(self), 'query', 'queries')}, {self.bits} bits"
+        return Table(title, ("rank", "id", "distance or score"), tuple(rows))._repr_html_()
 
     @property
     def lost(self) -> tuple[Lost, ...]:

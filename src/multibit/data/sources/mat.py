@@ -88,7 +88,9 @@ def read_mat(
         raise error.within(files.source) from None
 
 
-def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = None) -> dict[str, NDArray[Any]]:
+def read_mat_features(
+    source: Path | str, *, names: Mapping[str, str] | None = None, label_names: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
     """Read feature vectors and labels: `I_tr`, `T_tr`, `L_tr`, `I_te`, ..., or `XAll`, `YAll`, `LAll`.
 
     Transposed arrays are detected. If the file has parts, its split is kept: `te` are the queries, `tr` the training
@@ -97,21 +99,30 @@ def read_mat_features(source: Path | str, *, names: Mapping[str, str] | None = N
     Args:
         source: a .mat file, or a folder of several that belong together.
         names: the file's own keys by field: image, text, labels, or I_tr, T_tr, ...
+        label_names: as for `read_mat`.
 
     Returns:
-        The arrays of a feature file (`FeatureStore.from_npz`): image, text, labels, recipe; and rows train, query,
-        database if the file has a split.
+        The arrays of a feature file (`FeatureStore.from_npz`): image, text, labels, label_names, recipe; and rows
+        train, query, database if the file has a split.
 
     Raises:
         DataError: unreadable, a key missing, shapes that do not match, or a value that is not finite as float32.
-        ConfigError: `names` has an unknown field. MissingExtraError: a v7.3 file, and h5py is not installed.
+        ConfigError: `names` has an unknown field, or one that has no effect. MissingExtraError: a v7.3 file, and h5py
+            is not installed.
     """
-    files = MatFiles.open(Path(source), names or {}, (*FEATURE_KEYS, *PART_KEYS))
-    if any(files.has(name, keys) for name, keys in FEATURE_KEYS.items() if name != "labels"):
-        arrays = _aligned(files, FEATURE_KEYS)
-    else:
-        arrays = _parts(files)
-    return {**arrays, "labels": _one_hot(arrays["labels"])[0], "recipe": np.array(Path(source).stem)}
+    source = Path(source)
+    files = MatFiles.open(source, names or {}, (*FEATURE_KEYS, *PART_KEYS, "label_names"))
+    whole = any(files.has(name, keys) for name, keys in FEATURE_KEYS.items() if name != "labels")
+    for field in set(files.names) & set(PART_KEYS if whole else FEATURE_KEYS):
+        read = ", ".join(FEATURE_KEYS if whole else PART_KEYS)
+        raise ConfigError(f"{field} has no effect, because the file is read by {read}.", file=source, option="names")
+    arrays = _aligned(files, FEATURE_KEYS) if whole else _parts(files)
+    try:
+        given = label_names or _names_in(files, "label_names")
+        labels, columns = _multi_hot(arrays["labels"], "labels", given)
+    except DataError as error:
+        raise error.within(source) from None
+    return {**arrays, "labels": labels, "label_names": np.array(columns), "recipe": np.array(source.stem)}
 
 
 def _multi_hot(
@@ -127,7 +138,7 @@ def _multi_hot(
     """
     if not _is_classes(values):
         names = tuple(given or numbered_labels(values.shape[1]))
-        return as_labels(np.ascontiguousarray(values)), names
+        return as_labels(np.ascontiguousarray(values), columns=len(names)), names
     labels, classes = _one_hot(values)
     if given is None:
         width = len(str(classes[-1]))

@@ -69,7 +69,8 @@ class MatFiles:
             source: the file or folder. names: given keys by field. known: fields that can be given.
 
         Raises:
-            DataError: missing or unreadable. ConfigError: `names` has a field that is not `known`.
+            DataError: missing or unreadable, or no array has a given key. ConfigError: `names` has a field that is not
+                `known`.
         """
         require_known_fields(names, known, "names")
         paths = sorted(source.glob("*.mat")) if source.is_dir() else [source]
@@ -77,7 +78,11 @@ class MatFiles:
             raise DataError("no .mat file in this folder.", file=source)
         found = {path: _variables(path) for path in paths}
         shapes = {path: shapes for path, (shapes, _) in found.items()}
-        return cls(source, shapes, names, {path: unread for path, (_, unread) in found.items()})
+        files = cls(source, shapes, names, {path: unread for path, (_, unread) in found.items()})
+        for field, key in names.items():
+            if not any(key in each for each in shapes.values()):
+                files.locate(field, ())  # raises
+        return files
 
     def has(self, field: str, keys: Sequence[str]) -> bool:
         """Whether an array with one of these keys exists."""

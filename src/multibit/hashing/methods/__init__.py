@@ -25,7 +25,15 @@ COMPARED_METHODS = (
 )  # fmt: skip
 """The compared methods in the order of the paper's main table, each with its variants, then classical references."""
 
-METHODS: dict[str, Method] = {method.name: method for method in (*MULTIBIT_METHODS, *COMPARED_METHODS)}
+
+class Methods(dict[str, Method]):
+    """Methods by name."""
+
+    def __repr__(self) -> str:
+        return f"Methods({len(self)}: {', '.join(list(self)[:3])}, ...)"
+
+
+METHODS = Methods({method.name: method for method in (*MULTIBIT_METHODS, *COMPARED_METHODS)})
 """Name -> method: MultiBit and its variants first."""
 
 DEFAULT_METHOD = "multibit-plus"

@@ -54,6 +54,9 @@ class Method:
     source: str = ""
     differs: str = ""
 
+    def __repr__(self) -> str:
+        return f"Method({self.name!r})"
+
     def config(self, base: Settings | None = None, preset: str | None = None, **settings: Any) -> Any:
         """The settings of this method.
 
@@ -82,7 +85,7 @@ class Method:
             start = self.defaults.override({**self.presets.get(preset or "", {}), **common})
         return start.override({**self.settings, **settings})
 
-    def configure(self, preset: str | None, file: Path | None, settings: Mapping[str, Any]) -> Any:
+    def configure(self, preset: str | None, file: Path | str | None, settings: Mapping[str, Any]) -> Any:
         """The settings of a preset, overridden by the method, then by a TOML file, then by single settings.
 
         Raises:

@@ -1,0 +1,103 @@
+"""Near-duplicates of queries among training items: they inflate every score, because training has seen their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.arrays import Rows
+from multibit.data.checking import are_near_duplicates
+from multibit.data.split import Split
+from multibit.features.store import FeatureStore
+from multibit.files import fingerprint
+from multibit.progress import track
+from multibit.table import counted
+
+SAMPLE = 200
+"""Queries whose images are compared: decoding all images of a large data set would take longer than its training."""
+
+BLOCK = 16_384
+"""Rows of features in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Queries that have a duplicate among the training and validation items.
+
+    Attributes:
+        queries: number of query items. identical: those with the image features of such an item.
+        sampled: queries whose image was compared. near: those whose image is a near-duplicate of such an item's.
+    """
+
+    queries: int
+    identical: int
+    sampled: int
+    near: int
+
+    @property
+    def problem(self) -> str:
+        """One sentence; empty where nothing crosses the split."""
+        if self.near:
+            share, of = self.near, f"{self.sampled:,} {'sampled ' if self.sampled < self.queries else ''}queries"
+            return (
+                f"{share:,} of {of} have a near-duplicate image among the training items, which inflates every score."
+            )
+        if self.identical:
+            queries = counted(self.identical, "query has", "queries have")
+            return f"{queries} the image features of a training item: duplicates leak labels."
+        return ""
+
+
+def crossing_duplicates(store: FeatureStore, split: Split) -> Crossing:
+    """Look for queries with a duplicate among the training and validation items.
+
+    All queries are compared by their image features. Of at most `SAMPLE` queries, drawn with a fixed seed, the image is
+    also compared with that of the item whose features are the most similar, as `multibit check` compares all images.
+
+    Args:
+        store: the features. split: of its rows.
+    """
+    seen = np.concatenate([split.train, split.validation])
+    known = {fingerprint(row) for block in _blocks(store, seen) for row in block}
+    identical = sum(fingerprint(row) in known for block in _blocks(store, split.query) for row in block)
+    sample = np.random.default_rng(0).permutation(split.query)[:SAMPLE] if len(seen) else split.query[:0]
+    images = store.dataset.images
+    pairs = [
+        (first, second)
+        for mine, theirs in zip(sample, _nearest(store, sample, seen), strict=True)
+        if (first := images[mine]) is not None and (second := images[theirs]) is not None
+    ]
+    near = 0
+    with track("Looking for near-duplicates", len(pairs), "images") as advance:
+        for pair in pairs:
+            near += are_near_duplicates(*pair)
+            advance()
+    return Crossing(len(split.query), identical, len(pairs), near)
+
+
+def _nearest(store: FeatureStore, rows: Rows, among: Rows) -> Rows:
+    """The row with the largest cosine to each of some rows; the first of equals."""
+    asked = _unit(np.asarray(store.image[rows], np.float32))
+    best, chosen = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
+    start = 0
+    for block in _blocks(store, among):
+        cosines = asked @ _unit(np.asarray(block, np.float32)).T
+        largest = cosines.argmax(axis=1) if len(rows) else chosen
+        values = cosines[np.arange(len(rows)), largest]
+        better = values > best
+        best[better], chosen[better] = values[better], among[start + largest[better]]
+        start += len(block)
+    return chosen
+
+
+def _blocks(store: FeatureStore, rows: Rows) -> Iterator[NDArray[np.floating]]:
+    """The image features of some rows."""
+    return (np.asarray(store.image[rows[start : start + BLOCK]]) for start in range(0, len(rows), BLOCK))
+
+
+def _unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.where(lengths > 0, lengths, 1), np.float32)

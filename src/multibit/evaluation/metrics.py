@@ -22,6 +22,8 @@ from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 from multibit.evaluation.rank_kernels import RankCounts, ranking_counts
 
 Ties = Literal["stable", "average", "best", "worst"]
+LabelWords = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Labels of the queries (V, Q) and of the database (V, N), 64 label columns in each word."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +56,30 @@ def count_rankings(
     threads: int | None = None,
 ) -> RankingCounts:
     """Rank the database for every query and count; the arguments are those of `average_precision`."""
-    length = common_length(query, database, bits)
+    words = pack_both_labels(query_labels, len(query), database_labels, len(database))
+    return count_packed(query, database, words, bits, at, threads=threads)
+
+
+def count_packed(
+    query: Codes,
+    database: Codes,
+    words: LabelWords,
+    bits: int | None = None,
+    at: int | None = None,
+    *,
+    threads: int | None = None,
+) -> RankingCounts:
+    """`count_rankings` by labels that `pack_both_labels` packed."""
     if at is not None:
         _check_cutoff(at, "at")
-    query_words, database_words = pack_both_labels(query_labels, len(query), database_labels, len(database))
-    count = len(query)
+    length, count = common_length(query, database, bits), len(query)
     at_distance = count, length + 1
     counts = RankCounts(
         np.zeros(count), np.zeros(count, np.int64), np.zeros(at_distance, np.int64), np.zeros(at_distance, np.int64)
     )
     cut = len(database) if at is None else at
     scan = scan_of(query, database, length)
-    run(ranking_counts, count, threads, scan, query_words, database_words, cut, counts)
+    run(ranking_counts, count, threads, scan, *words, cut, counts)
     return RankingCounts(*counts, cut)
 
 
@@ -303,9 +317,7 @@ def precision_recall_of(counts: RankingCounts) -> PrecisionRecall:
     return PrecisionRecall(np.arange(len(correct)), precision, correct / correct[-1])
 
 
-def pack_both_labels(
-    query_labels: ArrayLike, queries: int, database_labels: ArrayLike, items: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def pack_both_labels(query_labels: ArrayLike, queries: int, database_labels: ArrayLike, items: int) -> LabelWords:
     """Labels of both sides as words, of the same columns; see `pack_labels`.
 
     Raises:

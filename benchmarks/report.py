@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("given", nargs="*", type=Path, metavar="RUN OTHER FEATURES")
     parser.add_argument("--items", type=int, default=ITEMS, help="number of planted items")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only-report", action="store_true", help="leave out mAP alone")
     parser.add_argument("--keep", type=Path, help="folder of the planted features and their runs")
     parser.add_argument("--before", type=Path, help="src folder of another version")
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
@@ -112,6 +113,8 @@ def main() -> None:
                 folder / "e.json",
             ),
         }
+        if options.only_report:
+            del arguments["mAP alone"]
         print(f"{'':34}{'seconds':>9}{'processor s':>13}{'peak MB':>9}")
         for what, chosen in arguments.items():
             if not options.smoke:

@@ -70,7 +70,7 @@ def example_searches(measured: MeasuredRun, store: FeatureStore) -> list[Example
         return []
     return [
         _example(measured, data, direction, kind, place)
-        for direction in DIRECTIONS
+        for direction in reversed(DIRECTIONS)  # the images first
         for kind, place in _queries(measured, direction)
     ]
 

@@ -93,3 +93,15 @@ def term_of(heading: str) -> Term | None:
         if re.search(rf"(?<![\w|]){re.escape(term.name)}(?![\w|])", heading):
             return term
     return None
+
+
+def term_of_row(cell: str) -> Term | None:
+    """The term that explains a row, such as "image-to-text, mAP"; None where the row is no metric.
+
+    Example:
+        >>> term_of_row("image-to-text, mAP").name, term_of_row("image, first 16 bits")
+        ('mAP', None)
+    """
+    last = cell.rsplit(", ", 1)[-1]
+    term = term_of(last)
+    return term if term is not None and last.startswith(term.name) else None

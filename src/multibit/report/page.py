@@ -19,12 +19,12 @@ from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
 from multibit.files import read_json, replacing
 from multibit.report.examples import Example, thumbnail, unreadable
-from multibit.report.glossary import TERMS, term_of
+from multibit.report.glossary import TERMS, term_of, term_of_row
 from multibit.report.headline import findings, sentence
 from multibit.report.study import Study
 from multibit.report.study_figures import FIGURES, draw_study, figures_of
 from multibit.report.study_tables import TABLE_FILES, study_tables
-from multibit.report.svg import as_svg
+from multibit.report.svg import as_svg, svg_width
 from multibit.runs import is_run
 from multibit.table import Table, counted, write_table
 
@@ -190,6 +190,7 @@ def _report_page(
                 "name": each.name,
                 "title": each.title,
                 "caption": each.caption(study),
+                "width": svg_width(figures[f"{each.name}.svg"]),
                 "source": f"data:image/svg+xml;base64,{base64.b64encode(figures[f'{each.name}.svg']).decode()}",
             }
             for each in figures_of(study)
@@ -220,6 +221,7 @@ def render_page(name: str, **content: Any) -> str:
     page: str = environment.get_template(f"{name}.html.jinja").render(
         version=__version__,
         term_of=term_of,
+        term_of_row=term_of_row,
         hashes={part: f"sha256-{_sha256(text)}" for part, text in own.items()},
         **{part: Markup(text) for part, text in own.items()},  # files of this package
         **{"glossary": (), **content},

@@ -45,11 +45,7 @@ def contact_sheet(searches: Sequence[Search], path: Path) -> frozenset[str]:
 
     Returns:
         The characters for which no installed font has a glyph.
-
-    Raises:
-        DataError: `path` is a file that is not a contact sheet.
     """
-    require_sheet_target(path)
     made_by, missing = PngInfo(), set[str]()
     made_by.add_text("Software", MADE_BY)
     with replacing(path) as temporary:

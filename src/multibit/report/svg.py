@@ -35,3 +35,9 @@ def as_svg(figure: Figure, name: str) -> bytes:
     text = re.sub(r"(<text[^>]*style=\")(?![^\"]*fill:)", r"\1fill: currentColor; ", text)
     text = re.sub(r"(<svg\b[^>]*>)", lambda match: match[1] + STYLE, text, count=1)
     return text.encode()
+
+
+def svg_width(content: bytes) -> int:
+    """Width of a figure on a page, in pixels: a figure of two panels has the width of the text."""
+    found = re.search(rb'<svg\b[^>]*\bwidth="([\d.]+)pt"', content)
+    return round(1.4 * float(found[1])) if found else 1000

@@ -227,9 +227,10 @@ def pools_of_sets(ranking: Ranking, references: Sequence[LabelSetRelevance], anc
         )
     scan = scan_of(ranking.query, ranking.database, ranking.bits)
     values = np.empty((len(references), 3, len(own)))
-    for sets, out in zip(references, values, strict=True):
-        vectors = sets.left, sets.asked, sets.right, sets.searched
-        run(_pool_orders, len(own), None, scan, own, np.ascontiguousarray(anchor), *vectors, out)
+    if references:
+        left, right = np.stack([sets.left for sets in references]), np.stack([sets.right for sets in references])
+        vectors = left, references[0].asked, right, references[0].searched  # the label sets are the same
+        run(_pool_orders, len(own), None, scan, own, np.ascontiguousarray(anchor), *vectors, values)
     return values
 
 
@@ -238,20 +239,23 @@ def _pool_orders(
     first: int, last: int, scan: Scan, own: Rows, anchor: Rows,
     left: FloatArray, asked: Rows, right: FloatArray, searched: Rows, out: FloatArray,
 ) -> None:  # fmt: skip
-    """Write the order of the pairs of each query's pool into out (3, Q)."""
+    """Write the order of the pairs of each query's pool into out (R, 3, Q), under each of R references."""
     planes, views = scan.planes, scan.views
     levels = len(planes) * WORD + 1
     for q in range(first, last):
         pool = np.unique(np.concatenate((own[q], anchor[q])))
         words = np.empty((len(planes), len(pool) * views), planes.dtype)
-        relevance = np.zeros(len(pool))
         for i, row in enumerate(pool):
             words[:, i * views : (i + 1) * views] = planes[:, row * views : (row + 1) * views]
-            for column in range(left.shape[1]):
-                relevance[i] += left[asked[q], column] * right[searched[row], column]
         distance = np.empty(len(pool), np.uint16)
         all_distances_of(Scan(scan.queries, words, scan.mask, scan.allowed, scan.asked, views), q, distance)
-        out[0, q], out[1, q], out[2, q] = _pair_order(np.rint(relevance * SCALE), distance, levels)
+        for reference in range(len(left)):
+            relevance = np.zeros(len(pool))
+            for i, row in enumerate(pool):
+                for column in range(left.shape[2]):
+                    relevance[i] += left[reference, asked[q], column] * right[reference, searched[row], column]
+            found = _pair_order(np.rint(relevance * SCALE), distance, levels)
+            out[reference, 0, q], out[reference, 1, q], out[reference, 2, q] = found
 
 
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:

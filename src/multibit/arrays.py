@@ -14,6 +14,8 @@ IntArray = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Labels = NDArray[np.uint8]
 
+CHECKED = 1024  # rows of labels that are checked at once
+
 
 def as_labels(labels: ArrayLike, *, rows: int | None = None, columns: int | None = None, whose: str = "") -> Labels:
     """Multi-hot labels as uint8, without a copy where they are uint8 already.
@@ -39,11 +41,13 @@ def as_labels(labels: ArrayLike, *, rows: int | None = None, columns: int | None
         raise DataError(f"need a matrix of {needed}, got shape {array.shape}.", field=name)
     if array.dtype.kind not in "biuf":
         raise DataError(f"need numbers 0 and 1, got values of type {array.dtype}.", field=name)
-    for row, values in enumerate(array):  # one by one, because a mask of all would be as large as the labels
-        wrong = np.flatnonzero((values != 0) & (values != 1))
-        if wrong.size:
+    for start in range(0, len(array), CHECKED):  # a mask of all would be as large as the labels
+        values = array[start : start + CHECKED]
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
             raise DataError(
-                f"row {row}, column {wrong[0]} is {values[wrong[0]]}; every value must be 0 or 1.", field=name
+                f"row {start + row}, column {column} is {values[row, column]}; every value must be 0 or 1.", field=name
             )
     return array.astype(np.uint8, copy=False)
 

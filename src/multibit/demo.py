@@ -26,6 +26,7 @@ from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
 from multibit.runs import Run, describe_code
 from multibit.search import Index
+from multibit.table import print_table
 
 SHOWN_BITS = (16, 128)
 SHOWN_HITS = 8
@@ -64,7 +65,7 @@ def run_demo(folder: Path, config: Settings, out: Console, *, method: str = "", 
     make_portable(run)
     evaluations = evaluate_run(run, store)
     for evaluation in evaluations:
-        out.print(accuracy_table(evaluation).rich())
+        print_table(accuracy_table(evaluation), out)
     save_evaluations(folder / "evaluation.json", evaluations)
     indices = build_indices(run, store, split.database)
     for name, index in indices.items():

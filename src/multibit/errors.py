@@ -162,3 +162,7 @@ class MissingExtraError(MultibitError, ImportError):
 
 class UndefinedQueryWarning(UserWarning):
     """Some queries have no relevant item: their average precision is undefined and left out of the mean."""
+
+
+class QueryNote(UserWarning):
+    """A query that the encoder reads only in part, so its hits may mean little."""

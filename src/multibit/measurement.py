@@ -29,7 +29,7 @@ from multibit.hashing.encode import encode_codes, encode_store
 from multibit.pipeline import require_own_features
 from multibit.progress import showing
 from multibit.relation import LabelGraph
-from multibit.runs import Run, describe_code, require_same_split
+from multibit.runs import Run, describe_code, read_history, require_same_split
 from multibit.search.code_files import CodeSets
 
 PROTOCOLS = {
@@ -37,6 +37,9 @@ PROTOCOLS = {
     "out": "training items kept out of the database",
 }
 WHOLE = "the whole database"
+References = tuple[list[GradedRelevance], list[str]]
+"""Evaluators, and one sentence for each that is missing."""
+
 DEFAULT_TEXT_ENCODER = "all-minilm-l6-v2"
 
 
@@ -80,6 +83,7 @@ def measure(
     depth: int = DEPTH,
     lengths: Sequence[int] | None = None,
     protocols: Sequence[str] = tuple(PROTOCOLS),
+    relaxed: bool = True,
 ) -> MeasuredRun:
     """Code the queries and the database of a run's split, rank them, and evaluate mAP under both protocols.
 
@@ -88,8 +92,9 @@ def measure(
 
     Args:
         run: to measure. store: the features of its split. at: also compute mAP and precision at this rank.
-        depth: last rank of the precision curves. lengths: to measure; those of the training when None.
-        protocols: keys of `PROTOCOLS`.
+        depth: last rank of the precision curves over the whole database; 0 for none.
+        lengths: to measure; those of the training when None. protocols: keys of `PROTOCOLS`.
+        relaxed: keep the real values of the codes, for the asymmetric mAP and the quantisation loss.
 
     Raises:
         DataError: a length beyond the codes. MismatchError: features of other data than the split.
@@ -97,7 +102,7 @@ def measure(
     require_own_features(run, store)
     split = run.split
     query, database = (
-        encode_store(run.model, store, rows, keep_relaxed=True) for rows in (split.query, split.database)
+        encode_store(run.model, store, rows, keep_relaxed=relaxed) for rows in (split.query, split.database)
     )
     unseen = np.isin(split.database, split.unseen)
     parts = {PROTOCOLS[name]: database if name == "in" else database.take(unseen) for name in protocols}
@@ -107,7 +112,7 @@ def measure(
         if reason := _nothing_to_find(query, part) if evaluations else "":
             notes.append(f"Not measured: {protocol}, because {reason}.")
             continue
-        rankings.append(Rankings(query, part, lengths or run.lengths, depth=depth))
+        rankings.append(Rankings(query, part, lengths or run.lengths, depth=depth if part is database else 0))
         evaluations.append(
             evaluate_rankings(
                 rankings[-1], training_labels=store.dataset.labels[split.train], protocol=protocol, at=at,
@@ -145,14 +150,16 @@ def assess_run(
     store: FeatureStore,
     anchor: Measurement | None = None,
     *,
+    references: References | None = None,
     progress: bool = False,
 ) -> Assessment:
     """Complete the measurement of a run: resolution, agreement of lengths, quantisation, bit statistics, cost.
 
     Args:
         measured: of the run. store: its features.
-        anchor: measurement of the run or codes whose candidates are shared with all pools; this run when None.
-        progress: show a bar on standard error.
+        anchor: measurement of the run or codes that this run is compared with, whose candidates are shared with all
+            pools; only what is compared is then computed. This run when None.
+        references: from `references_of`, if they were made before. progress: show a bar on standard error.
 
     Raises:
         MismatchError: an anchor with another split.
@@ -160,7 +167,7 @@ def assess_run(
     run = measured.run
     if isinstance(anchor, MeasuredRun):
         require_same_split(anchor.run, run)
-    references, notes = references_of(run.recipe.text, run.label_names, measured.database)
+    graded, notes = references or references_of(run.recipe.text, run.label_names, measured.database)
     with showing(progress):
         return assess(
             measured.rankings,
@@ -168,18 +175,18 @@ def assess_run(
             teacher=run.teacher,
             graph=run.teacher.graph if run.teacher else LabelGraph.from_labels(store.dataset.labels[run.split.train]),
             blocks=run.model.blocks,
-            references=references,
+            references=graded,
             bits=measured.bits,
             cost=_cost(measured, store),
             anchors=None if anchor is None else [rankings.anchor for rankings in anchor.rankings],
             facts=_facts(run),
+            history=read_history(run),
+            label_names=run.label_names,
             warnings=[*filter(None, [crossing_duplicates(store, run.split).problem]), *measured.notes, *notes],
         )
 
 
-def references_of(
-    recipe: EncoderRecipe | None, label_names: Sequence[str], database: CodedItems
-) -> tuple[list[GradedRelevance], list[str]]:
+def references_of(recipe: EncoderRecipe | None, label_names: Sequence[str], database: CodedItems) -> References:
     """The IDF evaluator, and the label-name evaluator if a text encoder and label names are available.
 
     Args:
@@ -310,7 +317,7 @@ def measure_against(sets: CodeSets, run: Run, store: FeatureStore, *, at: int | 
         MismatchError: as `require_same_items`.
     """
     require_same_items(sets, run, store)
-    return measure(run, store, at=at, lengths=sets.lengths, protocols=("in",))
+    return measure(run, store, at=at, depth=0, lengths=sets.lengths, protocols=("in",), relaxed=False)
 
 
 def assess_codes(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError, MissingExtraError
+from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import FeatureStore, Recipe
+from multibit.features.base import TextEncoder, unread
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.files import replacing
 from multibit.hashing.encode import encode_store, part_at
@@ -340,11 +342,40 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None) -> NDArray[np.f
         run: with the model. text: any. bits: length to be searched at, where the run has a code for each length; the
             longest when None.
 
+    A text that the encoder reads only in part, such as one in a script that it has not learned, gives a `QueryNote`.
+
     Raises:
-        DataError: the run was trained on ready-made features. MismatchError: the installed encoder differs from that
-            of the features.
+        DataError: an empty text, one of which the encoder knows nothing, or a run that was trained on ready-made
+            features. MismatchError: the installed encoder differs from that of the features.
     """
-    return _code(run, _text_encoder(run), [text], "text", bits)
+    if not text.strip():
+        raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
+    encoder = _text_encoder(run)
+    _note_unread(encoder, text)
+    return _code(run, encoder, [text], "text", bits)
+
+
+def _note_unread(encoder: TextEncoder, text: str) -> None:
+    """Say what an encoder cannot read in a query.
+
+    Raises:
+        DataError: it knows nothing of the text, so all such texts would have the same hits.
+    """
+    found = unread(encoder, text)
+    if found is None:
+        return
+    name = encoder.recipe.name
+    if found.unknown == found.tokens:
+        raise DataError(
+            f"the text encoder {name} knows none of the characters of {text!r}, so all such texts have the same hits.",
+            option="query",
+            hint="Search in a language that the encoder was trained on, or use features by an encoder of this script.",
+        )
+    if found.unknown:
+        problem = f"does not know {found.unknown} of the {found.tokens} parts of the query"
+    else:
+        problem = "spells the query letter by letter: it has hardly learned this script"
+    warnings.warn(f"The text encoder {name} {problem}; the hits may mean little.", QueryNote, stacklevel=3)
 
 
 def encode_image(run: AnyRun, path: Path | str, bits: int | None = None) -> NDArray[np.float32]:

@@ -15,7 +15,11 @@ from multibit.errors import printable
 from multibit.files import replacing
 
 if TYPE_CHECKING:
+    import rich.console
     import rich.table
+
+FILE_WIDTH = 120  # characters of a table in a file, wider where words need it
+SHORTEST = 8  # characters to which a word is shortened at most
 
 Mark = Literal["best", "second"]
 _LATEX = str.maketrans(
@@ -160,12 +164,19 @@ class Table:
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return f"<table><caption>{html.escape(self.title)}</caption><tr>{head}</tr>{body}</table>{note}"
 
-    def rich(self) -> rich.table.Table:
-        """A rich table for the terminal; the best is bold, the second underlined."""
+    def rich(self, width: int = FILE_WIDTH, *, shorten: bool = False) -> rich.table.Table:
+        """A rich table for the terminal; the best is bold, the second underlined.
+
+        Args:
+            width: in characters; lines are broken between words only, and the longest words may make it wider.
+            shorten: shorten these words in the middle instead.
+        """
         import rich.box  # slow to import
         import rich.table
         import rich.text
 
+        header, rows = [_text(cell) for cell in self.header], [[_text(cell) for cell in row] for row in self.rows]
+        widths = column_widths([header, *rows], self.numeric, width, shorten=shorten)
         styles = {"best": "bold", "second": "underline", None: ""}
         table = rich.table.Table(
             title=rich.text.Text(self.title),
@@ -174,13 +185,92 @@ class Table:
             title_justify="left",
             caption_justify="left",
         )
-        for heading, number in zip(self.header, self.numeric, strict=True):
+        for j, (heading, number) in enumerate(zip(header, self.numeric, strict=True)):
+            each = None if widths is None else widths[j]
             table.add_column(
-                rich.text.Text(heading), justify="right" if number else "left", no_wrap=number, overflow="fold"
+                rich.text.Text(_shortened(heading, each)),
+                justify="right" if number else "left", no_wrap=number and each is None,
+                overflow="ellipsis", width=each,
+            )  # fmt: skip
+        for i, row in enumerate(rows):
+            table.add_row(
+                *(
+                    rich.text.Text(
+                        _shortened(cell, None if widths is None else widths[j]), styles[self.marks.get((i, j))]
+                    )
+                    for j, cell in enumerate(row)
+                )
             )
-        for i, row in enumerate(self.rows):
-            table.add_row(*(rich.text.Text(_text(cell), styles[self.marks.get((i, j))]) for j, cell in enumerate(row)))
         return table
+
+
+def print_table(table: Table, console: rich.console.Console) -> None:
+    """Print a table: as wide as a terminal, with the longest words shortened; in a file all words are whole."""
+    width = console.width if console.is_terminal else FILE_WIDTH
+    console.print(table.rich(width, shorten=console.is_terminal))
+
+
+def column_widths(
+    rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int, *, shorten: bool
+) -> list[int] | None:
+    """Characters of each column so that a table fits a terminal; None if it fits as it is.
+
+    A column of numbers keeps its numbers, a column of texts its longest word unless words are shortened.
+
+    Args:
+        rows: cells as texts, the header first. numeric: whether a column holds only numbers. width: of the terminal.
+        shorten: words down to `SHORTEST` characters where they do not fit.
+
+    Example:
+        >>> column_widths([["name", "text"], ["a-long-name", "three short words"]], [False, False], 29, shorten=True)
+        [11, 11]
+    """
+    columns = list(zip(*rows, strict=True))
+    available = width - 3 * len(columns) - 1  # two blanks around each cell, and the space between columns
+    natural = [max(map(cell_width, column)) for column in columns]
+    if sum(natural) <= available:
+        return None
+    least = [_longest_word(column) for column in columns]
+    kept = [
+        max(map(cell_width, column[1:]), default=0) if number else 0
+        for column, number in zip(columns, numeric, strict=True)
+    ]
+    floor = [max(number, min(SHORTEST, words)) for number, words in zip(kept, least, strict=True)]
+    least = [max(number, words) for number, words in zip(kept, least, strict=True)]
+    while shorten and sum(least) > available and least != floor:
+        widest = max((j for j in range(len(columns)) if least[j] > floor[j]), key=lambda j: least[j])
+        least[widest] -= 1
+    while sum(least) < available:
+        narrow = [j for j in range(len(columns)) if least[j] < natural[j]]
+        least[min(narrow, key=lambda j: least[j])] += 1
+    return least
+
+
+def cell_width(text: str) -> int:
+    """Columns of the terminal that a text takes, two for each wide character."""
+    import rich.cells  # slow to import
+
+    return rich.cells.cell_len(text)
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    return max((cell_width(word) for text in column for word in text.split()), default=0)
+
+
+def _shortened(text: str, width: int | None) -> str:
+    """The text, with words that are longer than a width shortened in the middle."""
+    if width is None or all(cell_width(word) <= width for word in text.split()):
+        return text
+    return " ".join(_short_word(word, width) for word in text.split())
+
+
+def _short_word(word: str, width: int) -> str:
+    if cell_width(word) <= width:
+        return word
+    head, tail = word[: width - width // 2 - 1], word[len(word) - width // 2 :]
+    while cell_width(head) + 1 + cell_width(tail) > width and (head or tail):  # wide characters
+        head, tail = (head[:-1], tail) if len(head) > len(tail) else (head, tail[1:])
+    return f"{head}…{tail}"
 
 
 def write_table(table: Table, path: Path) -> list[Path]:

@@ -18,6 +18,7 @@ PRINTED = {
     "gpu_check": "text: ",
     "index": "two readers, a writer",
     "plus": "cross-length tau-b, multibit-plus",
+    "report": "with the report, this version",
     "resolution": "peak memory",
     "search": "pruned lists",
     "serve": "soak: {",

@@ -140,7 +140,9 @@ def test_a_check_is_printed_and_written(tmp_path, pairs):
     )
     assert f"cannot be read: c: {pairs / 'c.png'}: " in printed
     assert "items without a label" in printed
-    assert "items without a label" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "items without a label" in page
+    assert page.partition('id="look-alikes"')[2].count("data:image/jpeg;base64,") == 2  # a and b side by side
     assert (tmp_path / "groups.csv").read_text() == "id,group\na,0\nb,0\n"
 
 

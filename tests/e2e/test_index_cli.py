@@ -661,3 +661,63 @@ def test_a_bad_search_for_near_duplicates_is_refused_and_nothing_is_written(run,
     before = files(run.folder)
     assert_names(refused("duplicates", path, *options), *named)
     assert files(run.folder) == before and list(tmp_path.iterdir()) == []
+
+
+# Searches that find nothing, or that the encoder cannot read
+
+
+@pytest.mark.parametrize("query", ["", "  ", "\n"])
+def test_an_empty_query_is_refused(run, query):
+    assert_names(refused("search", run.folder, query), "QUERY")
+
+
+def test_a_search_that_finds_nothing_says_why(run):
+    result = cli("search", run.folder, "item 3", "--where", "labels=topic 1", "--where", "not labels=topic 1")
+    assert result.code == 0 and "max-distance" not in result.err
+    assert_names(result.err, "--where", ITEMS)
+    item = Index.load(run.folder / "index" / "image.mbx").payloads[0]["text"]
+    for where in ([], ["--where", f"text={item}"]):
+        result = cli("search", run.folder, "item 3", *where, "--max-distance", 0, "--bits", BITS, "--json")
+        assert bool(result.out) != ("--max-distance" in result.err)
+
+
+class Tokenizer:
+    """Knows Latin letters only, as words; other words are unknown, Greek ones are spelled."""
+
+    unk_token_id = 0
+
+    def __call__(self, text, **_):
+        tokens = []
+        for word in text.split():
+            greek = all("\u0370" <= letter <= "\u03ff" for letter in word)
+            tokens += [2] * len(word) if greek else [1 if word.isascii() else 0]
+        return {"input_ids": tokens}
+
+
+@pytest.mark.parametrize(("query", "noted"), [("item 3", False), ("item собака 3", True), ("σκύλος 3", True)])
+def test_a_text_that_the_encoder_reads_in_part_is_noted(run, monkeypatch, query, noted):
+    monkeypatch.setattr(Known, "tokenizer", Tokenizer(), raising=False)
+    result = cli("search", run.folder, query)
+    assert result.code == 0 and ("ready-made" in result.err) == noted
+
+
+def test_a_text_of_which_the_encoder_knows_nothing_is_refused(run, monkeypatch):
+    monkeypatch.setattr(Known, "tokenizer", Tokenizer(), raising=False)
+    assert_names(refused("search", run.folder, "собака красная"), "QUERY", "ready-made", "собака красная")
+
+
+# Sheets
+
+
+def test_a_sheet_replaces_a_sheet_and_no_other_file(run, tmp_path):
+    sheet = tmp_path / "sheet.png"
+    for _ in range(2):
+        done("search", run.folder, "item 3", "--sheet", sheet)
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (8, 8), "red").save(photo)
+    before = photo.read_bytes()
+    for path in (photo, tmp_path / "link.png"):
+        if path != photo:
+            path.symlink_to(photo)
+        assert_names(refused("search", run.folder, "item 3", "--sheet", path), path)
+    assert photo.read_bytes() == before

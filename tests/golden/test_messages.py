@@ -75,6 +75,7 @@ evaluate run second.npz
 evaluate plain second.npz
 evaluate run --out run/run.json
 evaluate run --report a --no-report
+evaluate run --pdf --no-report
 encode run --bits 17
 encode run --workers 3
 encode run --out codes.txt
@@ -88,6 +89,7 @@ serve run --index empty
 serve run --host 0.0.0.0
 serve run --token secret --no-auth
 serve run --max-k 0
+search run word --sheet mine.png
 search run word -k 0
 search run word --bits 0
 search run word --max-distance -1
@@ -127,6 +129,7 @@ def write_bad_files(folder: Path) -> None:
         "cells.csv": "id,image,text,labels\n1,a.png\n",
         "duplicate.csv": "id,image,text,labels\n1,a.png,x,y\n1,b.png,x,y\n",
         "bad.toml": "epochs = '3'\n", "unknown.toml": "colour = 1\n", "empty.npz": "",
+        "mine.png": "mine",
     }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)

@@ -115,19 +115,19 @@ def test_a_length_past_the_codes_is_refused_before_any_ranking(lengths):
 @pytest.fixture
 def calls(monkeypatch):
     """Name -> number of calls for each prefix length and query modality."""
-    found = {"nearest": Counter(), "count_at_cutoffs": Counter()}
-    nearest, count_at_cutoffs = module.nearest, module.count_at_cutoffs
+    found = {"nearest": Counter(), "count_packed": Counter()}
+    nearest, count_packed = module.nearest, module.count_packed
 
     def counting_nearest(query, database, k, bits):
         found["nearest"][id(database), bits] += 1
         return nearest(query, database, k, bits)
 
-    def counting_counts(query, database, query_labels, database_labels, bits, cutoffs):
-        found["count_at_cutoffs"][id(database), bits, cutoffs] += 1
-        return count_at_cutoffs(query, database, query_labels, database_labels, bits, cutoffs)
+    def counting_counts(query, database, words, bits, cutoffs):
+        found["count_packed"][id(database), bits, cutoffs] += 1
+        return count_packed(query, database, words, bits, cutoffs)
 
     monkeypatch.setattr(module, "nearest", counting_nearest)
-    monkeypatch.setattr(module, "count_at_cutoffs", counting_counts)
+    monkeypatch.setattr(module, "count_packed", counting_counts)
     return found
 
 
@@ -135,7 +135,7 @@ def test_each_direction_and_length_is_ranked_once_whatever_is_asked(calls):
     query, database = items(6, seed=1), items(40, seed=2)
     query.labels[:, 0] = database.labels[:, 0] = 1
     rankings = Rankings(query, database, LENGTHS)
-    assert not calls["nearest"] and not calls["count_at_cutoffs"]
+    assert not calls["nearest"] and not calls["count_packed"]
     other = Rankings(items(6, seed=3), items(40, seed=4), LENGTHS)
     anchor = other.anchor
     for count in calls.values():
@@ -147,7 +147,7 @@ def test_each_direction_and_length_is_ranked_once_whatever_is_asked(calls):
     assert all(len(ranking.first.precision) == 40 for ranking in rankings.values())
     sides = {id(database.text), id(database.image)}
     assert calls["nearest"] == Counter(itertools.product(sides, LENGTHS))
-    assert calls["count_at_cutoffs"] == Counter(itertools.product(sides, LENGTHS, [(None, 5)]))
+    assert calls["count_packed"] == Counter(itertools.product(sides, LENGTHS, [(None, 5)]))
 
 
 def test_a_ranking_keeps_what_it_computed(calls):
@@ -155,4 +155,4 @@ def test_a_ranking_keeps_what_it_computed(calls):
     ranking = Ranking(query.image, database.text, query.labels, database.labels, 8)
     assert ranking.first is ranking.first and ranking.counts is ranking.counts
     assert sum(calls["nearest"].values()) == 2  # two blocks of queries
-    assert sum(calls["count_at_cutoffs"].values()) == 1
+    assert sum(calls["count_packed"].values()) == 1

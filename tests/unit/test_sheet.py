@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from multibit.report.sheet import CELL_HEIGHT, CELL_WIDTH, GREEN, LINE, PAD, THUMB, Search, contact_sheet
+from multibit.errors import DataError
+from multibit.report import fonts
+from multibit.report.fonts import NO_CHARACTER
+from multibit.report.sheet import (
+    CELL_HEIGHT,
+    CELL_WIDTH,
+    GREEN,
+    LINE,
+    PAD,
+    THUMB,
+    Search,
+    contact_sheet,
+    draw_sheet,
+    require_sheet_target,
+)
 from multibit.search import Hit
 
 RED, BLUE, GONE = (255, 0, 0), (0, 0, 255), (234, 238, 242)
@@ -178,3 +192,40 @@ def test_a_failed_write_leaves_the_old_sheet(tmp_path, monkeypatch):
 @pytest.mark.parametrize("searches", [[], [search({})]], ids=["no search", "no row"])
 def test_no_hits_give_an_empty_sheet(tmp_path, searches):
     drawn(tmp_path, *searches)
+
+
+# Scripts
+
+
+def test_every_script_that_an_installed_font_has_is_drawn(monkeypatch):
+    """The built-in font has Latin letters only; matplotlib brings a font with Greek, Cyrillic, Arabic and Hebrew."""
+    pytest.importorskip("matplotlib")
+    for text in ("σκύλος", "собака", "كلب", "כלב"):
+        missing = set()
+        sheet = draw_sheet([search({16: [hit(1, text=text)]}, title=text)], missing)
+        boxes = draw_sheet([search({16: [hit(1, text=NO_CHARACTER * len(text))]}, title=NO_CHARACTER * len(text))])
+        assert missing == set() and not np.array_equal(np.asarray(sheet), np.asarray(boxes)), text
+
+
+def test_characters_without_a_glyph_are_returned(tmp_path, monkeypatch):
+    monkeypatch.setattr(fonts, "font_files", lambda: ())
+    fonts._fallback.cache_clear()
+    missing = contact_sheet([search({16: [hit(1, text="собака dog")]})], tmp_path / "sheet.png")
+    fonts._fallback.cache_clear()
+    assert missing == frozenset("собак")
+
+
+def test_a_file_that_is_no_sheet_is_recognised(tmp_path, red):
+    with pytest.raises(DataError) as caught:
+        require_sheet_target(red)
+    assert caught.value.file == red
+    contact_sheet([search({16: [hit(1)]})], tmp_path / "sheet.png")
+    require_sheet_target(tmp_path / "sheet.png")
+    require_sheet_target(tmp_path / "new.png")
+
+
+def test_hits_show_their_ids(monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr("multibit.report.sheet._write", lambda _, __, text, *___, **____: written.append(text))
+    drawn(tmp_path, search({16: [hit(7)]}))
+    assert "id 7" in written

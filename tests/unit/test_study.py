@@ -204,7 +204,7 @@ def test_agreement_table():
         "| theirs, image-to-text | 0.700 | 0.700 | 0.150 |\n"
         "| theirs, text-to-image | 0.700 | 0.700 | 0.150 |\n"
         "\n"
-        "Over the whole database, per query."
+        "Over the whole database, mean of the first 2 queries."
     )
 
 

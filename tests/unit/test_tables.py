@@ -20,7 +20,7 @@ from multibit.inventory import describe
 from multibit.report.hits import hits_table
 from multibit.report.tables import accuracy_table
 from multibit.search import Hit
-from multibit.table import Number, Table, mark_columns, percent, write_table
+from multibit.table import Number, Table, mark_columns, percent, print_table, write_table
 
 HITS = [
     Hit(1, "shelf/book", 0, 16, {"labels": ["book", "wood"], "text": "naïve 本", "image": "a.png"}),
@@ -235,10 +235,23 @@ def test_terminal_does_not_interpret_markup_in_cells():
     assert "[bold]not markup[/bold]" in shown(Table("t", ("a",), (("[bold]not markup[/bold]",),)))
 
 
-def test_terminal_folds_long_cells_without_losing_a_character():
-    lines = shown(Table("t", ("a", "n"), (("x" * 150, Number(12.34)),)), width=60).splitlines()
-    assert sum(line.count("x") for line in lines) == 150
-    assert any("12.34" in line for line in lines)
+def test_a_file_has_every_character_of_a_long_word_in_one_line():
+    lines = shown(Table("t", ("a", "n"), (("x" * 150, Number(12.34)),)), width=10_000).splitlines()
+    assert [line.count("x") for line in lines if "x" in line] == [150]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_terminal_breaks_no_word_and_no_number_and_shortens_the_longest_names(width):
+    name = "multibit-plus-with-a-long-name-seed42"
+    table = Table("t", ("run", "mAP", "meaning"), ((name, Number(1234.5678), "some short words of a text"),))
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_table(table, console)
+    lines = console.file.getvalue().splitlines()
+    words = " ".join(lines).split()
+    assert {"1234.57", "some", "short", "words", "of", "a", "text", "meaning"} <= set(words)
+    assert all(len(line) <= width for line in lines)
+    (shortened,) = {word for word in words if word.startswith("mul")}
+    assert shortened == name or (shortened.endswith("2") and "…" in shortened)
 
 
 @pytest.mark.parametrize("cell", ["cat|dog", "two\nlines"])

@@ -266,7 +266,7 @@ def check(
     for name, reason in found.unreadable[:MAX_ROWS]:
         echo(f"cannot be read: {name}: {reason}")
     if html is not None:
-        write_check_page(found, str(data), html)
+        write_check_page(found, str(data), html, dataset)
         echo(f"Wrote {html}: open it in a browser")
     if groups is not None:
         found.write_groups(groups)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from multibit.evaluation.comparison import Comparison
     from multibit.features.store import FeatureStore
     from multibit.measurement import Measurement
+    from multibit.report.examples import Example
 
 
 def train(
@@ -229,6 +230,7 @@ def evaluate(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Folder of the report. Default: RUN/report")] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Only compute mAP, which is quick.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figures as PDF, for LaTeX.")] = False,
     save_dir: Annotated[
         Path | None,
         typer.Option(help="Also write the files of the field's repositories: .mat codes, top-N and PR points, logs."),
@@ -258,14 +260,16 @@ def evaluate(
     """
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
-    from multibit.measurement import assess_run, measure
+    from multibit.measurement import assess_run, measure, references_of
     from multibit.pipeline import open_features, require_one_view
+    from multibit.report.examples import example_searches
     from multibit.report.field import LAST, field_record, write_field_files
     from multibit.runs import Run, is_run, require_comparable
     from multibit.search.code_files import is_codes
 
-    if report is not None and no_report:
-        raise ConfigError("cannot be combined with --no-report.", option="report", hint="Give one of them.")
+    for name, given in {"report": report is not None, "pdf": pdf}.items():
+        if given and no_report:
+            raise ConfigError("cannot be combined with --no-report.", option=name, hint="Give one of them.")
     if not is_run(run) and is_codes(run):
         refuse_unused(ctx, "on codes made elsewhere", "save_dir")
         if not against:
@@ -276,7 +280,7 @@ def evaluate(
         _check_targets(target, None if no_report else folder, None)
         names = lines(label_names) or []
         _evaluate_codes(
-            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown
+            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown, pdf
         )
         return
     refuse_unused(ctx, "on a run", "lengths", "label_names")
@@ -290,15 +294,18 @@ def evaluate(
         require_one_view(loaded, "Each of the field's files")
     store = open_features(loaded, features)
     first = measure(loaded, store, at=at, depth=DEPTH if save_dir is None else LAST)
-    measured = [first, *(measure(other, store, at=at) for other in others)]
+    measured = [first, *(measure(other, store, at=at, depth=0, relaxed=False) for other in others)]
     comparisons = _show_tables(measured, markdown)
     save_evaluations(target, first.evaluations)
     if save_dir is not None:
         count = len(write_field_files(field_record(first, store), save_dir))
         echo(f"Wrote {save_dir}: {count} files in the field's formats")
     if not no_report:
-        assessed = [assess_run(first, store), *(assess_run(each, store, first) for each in measured[1:])]
-        _write_report(assessed, folder, comparisons, target)
+        references = references_of(loaded.recipe.text, loaded.label_names, first.database)
+        assessed = [
+            assess_run(each, store, None if each is first else first, references=references) for each in measured
+        ]
+        _write_report(assessed, folder, comparisons, target, example_searches(first, store), pdf)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
 
@@ -312,6 +319,7 @@ def _evaluate_codes(
     lengths: str | None,
     label_names: Sequence[str],
     markdown: bool,
+    pdf: bool,
 ) -> None:
     """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
     from multibit.evaluation.storage import save_evaluations
@@ -345,7 +353,7 @@ def _evaluate_codes(
         known = (
             assess_codes(first, runs[0].label_names, runs[0].recipe.text) if runs else assess_codes(first, label_names)
         )
-        _write_report([known, *compared], folder, comparisons, target)
+        _write_report([known, *compared], folder, comparisons, target, pdf=pdf)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
 
@@ -375,14 +383,19 @@ def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Compar
 
 
 def _write_report(
-    assessed: Sequence[Assessment], folder: Path, comparisons: Sequence[Comparison], target: Path
+    assessed: Sequence[Assessment],
+    folder: Path,
+    comparisons: Sequence[Comparison],
+    target: Path,
+    examples: Sequence[Example] = (),
+    pdf: bool = False,
 ) -> None:
     """Write the report and the evaluation with all its metrics."""
     from multibit.evaluation.storage import save_evaluations
     from multibit.report.page import missing_for_figures, write_report
 
     saved = save_evaluations(target, assessed[0].evaluations)
-    written = write_report(assessed, folder, comparisons=comparisons, keep=saved)
+    written = write_report(assessed, folder, comparisons=comparisons, examples=examples, pdf=pdf, keep=saved)
     missing = missing_for_figures()
     if missing:
         echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")

@@ -114,7 +114,9 @@ def stdout() -> Console:
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else 120)
+    return Console(
+        markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else 10_000
+    )
 
 
 def echo(text: str, err: bool = False) -> None:
@@ -124,7 +126,9 @@ def echo(text: str, err: bool = False) -> None:
 
 def show(table: Table) -> None:
     """Print a table."""
-    stdout().print(table.rich())
+    from multibit.table import print_table
+
+    print_table(table, stdout())
 
 
 def read_method(name: str | None, preset: str | None, file: Path | None) -> Method:

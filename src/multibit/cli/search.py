@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,7 +24,11 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from multibit.search import Hit, Index
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from multibit.codes import Codes
+    from multibit.search import Hit, Index, SearchResult
     from multibit.search.segments import Lost
 
 
@@ -247,6 +251,8 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     from multibit.files import require_writable
     from multibit.report.hits import hits_table
 
+    if not query.strip():
+        raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
     if relaxed and asked.max_distance is not None:
         raise ConfigError(
             "cannot be combined with --relaxed, which ranks by score.", option="max_distance", hint="Give one of them."
@@ -255,16 +261,14 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     if sheet is not None:
         require_ending(sheet, "sheet", ".png", ".PNG")
         require_writable(sheet, unlike=(image,))
+        _require_sheet(sheet)
     searched: Modality = asked.modality or ("text" if image else "image")
-    found = None
-    if not (image or relaxed or sheet or asked.where or asked.fields or asked.partial):
-        from multibit.portable.search import search_text
-
-        found = search_text(
-            run, query, asked.k, asked.bits, searched=searched, indices=asked.folder, max_distance=asked.max_distance
-        )
+    plain = not (image or relaxed or sheet or asked.where or asked.fields or asked.partial)
+    found = _search_portable(query, run, asked, searched) if plain else None
+    labels: frozenset[str] = frozenset()
     if found is None:
-        found = _search_index(query, image, run, asked, searched, relaxed)
+        result, labels = _search_index(query, image, run, asked, searched, relaxed, with_labels=sheet is not None)
+        found = result.bits, result.hits()
     (length, hits), measure = found, "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
@@ -281,28 +285,42 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
                 "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
                 err=True,
             )
-        _draw(sheet, query, image, searched, length, hits)
+        _draw(sheet, query if image is None else image.name, image, searched, length, hits, labels)
         echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
 
 
+def _search_portable(query: str, run: Path, asked: _Asked, searched: Modality) -> tuple[int, list[Hit]] | None:
+    """The code length and the hits of a text by a portable model; None where there is none."""
+    from multibit.portable.search import search_text
+
+    found = search_text(
+        run, query, asked.k, asked.bits, searched=searched, indices=asked.folder, max_distance=asked.max_distance
+    )
+    if found is not None and not found[1]:
+        echo(f"Note: {_too_far(asked.max_distance)}", err=True)
+    return found
+
+
 def _search_index(
-    query: str, image: Path | None, run: Path, asked: _Asked, searched: Modality, relaxed: bool
-) -> tuple[int, list[Hit]]:
-    """The code length and the hits of one query; notes what was not searched."""
+    query: str, image: Path | None, run: Path, asked: _Asked, searched: Modality, relaxed: bool, with_labels: bool
+) -> tuple[SearchResult, frozenset[str]]:
+    """The result of one query, and the labels of its item if asked for; notes what was not searched, or not found."""
     from multibit.codes import Codes
-    from multibit.pipeline import encode_image, encode_text, open_index, open_run
+    from multibit.pipeline import encode_image, open_index, open_run
 
     loaded = open_run(run)
     found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
-    values = encode_image(loaded, image, asked.bits) if image else encode_text(loaded, query, asked.bits)
+    values = encode_image(loaded, image, asked.bits) if image else _encode_text(loaded, query, asked.bits)
     where, fields = found.read_where(asked.where) if asked.where else None, asked.fields
+    codes, limit = Codes.binarize(values), asked.max_distance
     if relaxed:
         result = found.search_relaxed(values, asked.k, asked.bits, where=where, fields=fields)
     else:
-        codes, limit = Codes.binarize(values), asked.max_distance
         result = found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields)
     _note_lost(result.lost)
-    return result.bits, result.hits()
+    if not result.hits():
+        echo(f"Note: {_why_nothing(found, codes, where, limit)}", err=True)
+    return result, _labels_of_query(found, codes, query, image) if with_labels else frozenset()
 
 
 def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
@@ -412,7 +430,59 @@ def _is_image(query: str, kind: Modality | None) -> bool:
     return ending in Image.registered_extensions()
 
 
-def _draw(sheet: Path, query: str, image: Path | None, searched: Modality, bits: int, hits: list[Hit]) -> None:
+def _encode_text(run: Any, text: str, bits: int | None) -> NDArray[np.float32]:
+    """The relaxed code of a text; what the encoder cannot read is printed."""
+    import warnings
+
+    from multibit.errors import QueryNote
+    from multibit.pipeline import encode_text
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", QueryNote)
+        values = encode_text(run, text, bits)
+    for each in notes:
+        echo(f"Note: {each.message}", err=True)
+    return values
+
+
+def _why_nothing(index: Index, codes: Codes, conditions: dict[str, Any] | None, max_distance: int | None) -> str:
+    """Why a search has no hit."""
+    if not len(index):
+        return "the index is empty."
+    if conditions is not None and not index.search(codes, 1, codes.bits, where=conditions).hits():
+        return f"none of the {len(index):,} items meets the conditions of --where."
+    return _too_far(max_distance, " that meets --where" if conditions is not None else "")
+
+
+def _too_far(max_distance: int | None, meeting: str = "") -> str:
+    return f"no item{meeting} lies within --max-distance {max_distance}."
+
+
+def _labels_of_query(index: Index, codes: Codes, query: str, image: Path | None) -> frozenset[str]:
+    """The labels of the indexed item whose image or text the query is; none if no item has it."""
+    name, values = ("text", [query]) if image is None else ("image", [str(image), str(image.resolve())])
+    if name not in index.fields:
+        return frozenset()
+    found = index.search(codes, 1, codes.bits, where={name: {"$in": values}}).hits()
+    return frozenset(str(label) for hit in found for label in hit.payload.get("labels") or ())
+
+
+def _require_sheet(path: Path) -> None:
+    from multibit.report.sheet import require_sheet_target
+
+    require_sheet_target(path)
+
+
+def _draw(
+    sheet: Path, title: str, image: Path | None, searched: Modality, bits: int, hits: list[Hit], labels: frozenset[str]
+) -> None:
     from multibit.report.sheet import Search, contact_sheet
 
-    contact_sheet([Search(query, frozenset(), image, {bits: hits}, show=searched)], sheet)
+    missing = contact_sheet([Search(title, labels, image, {bits: hits}, show=searched)], sheet)
+    if missing:
+        few = "".join(sorted(missing)[:8])
+        echo(
+            f"Note: no installed font has {len(missing)} characters of the sheet, such as {few}. Install a font of "
+            "their script, such as one of the Noto fonts.",
+            err=True,
+        )

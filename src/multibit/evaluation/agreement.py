@@ -191,7 +191,7 @@ def quantization(
     codes = database.codes(searched)
     first = query.codes(asked).take(np.arange(min(compared, len(query))))
     length = codes.check_length(bits)
-    deviation = np.abs(np.abs(np.concatenate([q, d])[:, :length]) - 1).mean(dtype=np.float64)
+    deviation = sum(_deviation(side[:, :length]) for side in (q, d)) / ((len(q) + len(d)) * length)
     tau = np.empty(len(first))
     for start in range(0, len(first), BLOCK):
         block = slice(start, min(start + BLOCK, len(first)))
@@ -204,20 +204,34 @@ def quantization(
     return Quantization(length, float(deviation), tau, ties)
 
 
+def _deviation(values: NDArray[np.float32]) -> float:
+    """Sum of | |h| - 1 |, of some items at a time."""
+    blocks = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+    return sum(float(np.abs(np.abs(block) - 1).sum(dtype=np.float64)) for block in blocks)
+
+
 def _soft_tau(soft: NDArray[np.float32], hard: NDArray[np.uint16], bits: int) -> FloatArray:
+    """Tau-b of each row, by one sort of integers that carry both values."""
     values = np.empty(len(soft))
 
     def work(first: int, last: int) -> None:
         for q in range(first, last):
-            order = np.argsort(soft[q])  # the order within a tie does not matter
-            values[q] = _tau_of_sorted(soft[q][order], hard[q][order], bits + 1)
+            key = np.sort(_sortable(soft[q]).astype(np.uint64) << np.uint64(16) | hard[q])
+            near = (key >> np.uint64(16)).astype(np.uint32)
+            values[q] = _tau_of_sorted(near, (key & np.uint64(0xFFFF)).astype(np.uint16), bits + 1)
 
     over_queries(work, len(soft))
     return values
 
 
+def _sortable(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Integers in the order of these floats, equal where they are equal: the bits, inverted if negative."""
+    bits, sign = (values + np.float32(0)).view(np.uint32), np.uint32(1 << 31)  # + 0 because -0 equals 0
+    return np.where(bits & sign, ~bits, bits | sign)
+
+
 @compiled
-def _tau_of_sorted(a: NDArray[np.float32], b: NDArray[np.uint16], levels: int) -> float:
+def _tau_of_sorted(a: NDArray[np.uint32], b: NDArray[np.uint16], levels: int) -> float:
     """Tau-b of items in ascending order of a, where b has few levels."""
     agree, disagree, tied_a, tied_b = count_pairs(a, b, levels)
     scale = math.sqrt(float(agree + disagree + tied_a) * float(agree + disagree + tied_b))

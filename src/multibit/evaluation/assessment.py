@@ -31,6 +31,7 @@ from multibit.table import counted
 
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
 
+AGREEING_QUERIES, QUANTIZED_QUERIES = 1_000, 200  # the first ones; each costs a pass or a sort of the database
 COUNTED_QUERIES, MOST_SHARED = 200, 3  # of the figure of distances by shared labels; 3 means 3 or more
 
 
@@ -45,11 +46,13 @@ class Assessment:
             without relaxed values.
         health: modality -> statistics of the bits in the database. cost: of serving; None without a model.
         strata: direction -> the two strata without shared labels; empty without the label-name evaluator.
-        precision: by direction and length, (n,) mean precision at ranks 1..n.
+        precision: by direction and length, (n,) mean precision at ranks 1..n; empty for a run that is compared with.
         displacement: (2, points) normalised rank at the shortest length, and its change at the longest, of a sample.
         shared: number of shared labels -> (B + 1,) share of image-to-text pairs at each distance.
         teacher: the relation teacher of the training; None without a model. blocks: bits of each scale.
         warnings: reasons to doubt the numbers, one sentence each.
+        history: of the training, a row per epoch, as `runs.read_history` returns it; empty without a model.
+        label_names: of the label columns; empty where they are not known.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Assessment:
     teacher: RelationTeacher | None
     blocks: tuple[int, ...]
     warnings: list[str]
+    history: Sequence[Mapping[str, float]] = ()
+    label_names: Sequence[str] = ()
 
 
 def assess(
@@ -82,6 +87,8 @@ def assess(
     anchors: Sequence[Anchor] | None = None,
     facts: Mapping[str, str] | None = None,
     warnings: Sequence[str] = (),
+    history: Sequence[Mapping[str, float]] = (),
+    label_names: Sequence[str] = (),
 ) -> Assessment:
     """Complete the measurements of evaluated rankings.
 
@@ -92,7 +99,9 @@ def assess(
         references: graded relevances; a normalised one also gives the strata without shared labels, by the graph.
         bits: use of the bits in the database. cost: of serving.
         anchors: first rows of the run that shares its candidates with all pools, by protocol; this run when None.
-        facts: about the run. warnings: from earlier steps.
+            A run with other anchors is only compared, so what the figures of a single run show is left out.
+        facts: about the run. warnings: from earlier steps. history: of the training.
+        label_names: of the label columns, if known.
     """
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
@@ -107,25 +116,30 @@ def assess(
         evaluations=complete,
         agreement={d: _agreement(whole, d) for d in DIRECTIONS if len(lengths) > 1},
         quantization={
-            (direction, bits): quantization(query.at(bits), database.at(bits), direction, bits)
+            (direction, bits): quantization(query.at(bits), database.at(bits), direction, bits, QUANTIZED_QUERIES)
             for direction, bits in whole
             if _has_relaxed(whole)
         },
         health=bits.health,
         cost=cost,
         strata=_strata(whole, references, graph),
-        precision={key: ranking.first.precision for key, ranking in whole.items()},
-        displacement=_displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)]),
-        shared=_distances_by_shared_labels(query, database, _longest(query)),
+        precision={key: ranking.first.precision for key, ranking in whole.items() if anchors is None},
+        displacement=np.zeros((2, 0))
+        if anchors
+        else _displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)]),
+        shared={} if anchors else _distances_by_shared_labels(query, database, _longest(query)),
         teacher=teacher,
         blocks=tuple(blocks),
         warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
+        history=history,
+        label_names=label_names,
     )
 
 
 def _agreement(rankings: Rankings, direction: Direction) -> list[LengthAgreement]:
     found = (rankings[direction, bits] for bits in rankings.lengths)
-    return ranking_agreement({ranking.bits: (ranking.query, ranking.database) for ranking in found})
+    first = np.arange(min(AGREEING_QUERIES, len(rankings.query)))
+    return ranking_agreement({ranking.bits: (ranking.query.take(first), ranking.database) for ranking in found})
 
 
 def _longest(items: CodedItems) -> int:

@@ -17,6 +17,7 @@ from multibit.evaluation.protocol import Evaluation
 from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, percent
 
 RESAMPLES = 10_000
+RESAMPLED = 250  # resamples that are held at once
 SIGNIFICANT = 0.05
 PLURAL = {"data": "data", "split": "splits"}
 
@@ -75,26 +76,58 @@ def compare_queries(a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, s
         >>> round(difference.mean, 3), difference.improved, difference.tied, difference.degraded
         (0.1, 0.5, 0.25, 0.25)
     """
+    return compare_all([(a, b)], resamples=resamples, seed=seed)[0]
+
+
+def compare_all(
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]], *, resamples: int = RESAMPLES, seed: int = 0
+) -> list[Difference]:
+    """`compare_queries` of several pairs; those with the same number of defined queries share the random numbers.
+
+    Raises:
+        As `compare_queries`.
+    """
     if resamples < 1:
         raise ConfigError(f"need at least 1, got {resamples}.", option="resamples")
+    values = [_defined_differences(a, b) for a, b in pairs]
+    found: dict[int, Difference] = {}
+    for size in dict.fromkeys(map(len, values)):
+        places = [place for place, each in enumerate(values) if len(each) == size]
+        found |= zip(places, _resampled(np.stack([values[place] for place in places]), resamples, seed), strict=True)
+    return [found[place] for place in range(len(values))]
+
+
+def _defined_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(
             f"shapes {first.shape} and {second.shape}: the runs must have the same queries.", field="values"
         )
-    values = (first - second)[~np.isnan(first - second)]
+    values: FloatArray = (first - second)[~np.isnan(first - second)]
     if not len(values):
         raise DataError(f"none of the {first.size} queries has a value in both runs.", field="values")
-    rng = np.random.default_rng(seed)
-    mean, sums, boot = abs(values.mean()), np.empty(resamples), np.empty(resamples)
-    for start in range(0, resamples, 250):  # in blocks, to limit memory
-        size = min(250, resamples - start)
-        signs = rng.integers(0, 2, (size, len(values))) * 2 - 1
-        sums[start : start + size] = np.abs(signs @ values / len(values))
-        boot[start : start + size] = values[rng.integers(0, len(values), (size, len(values)))].mean(axis=1)
-    as_extreme = int((sums >= mean - 1e-12).sum())
-    low, high = np.quantile(boot, [0.025, 0.975])
-    return Difference(values, (as_extreme + 1) / (resamples + 1), float(low), float(high))
+    return values
+
+
+def _resampled(values: FloatArray, resamples: int, seed: int) -> list[Difference]:
+    """The differences of several metrics (m, n) on the same number of queries."""
+    count, rng = values.shape[1], np.random.default_rng(seed)
+    sums, boot = np.empty((len(values), resamples)), np.empty((len(values), resamples))
+    for start in range(0, resamples, RESAMPLED):
+        size = min(RESAMPLED, resamples - start)
+        block = slice(start, start + size)
+        signs = rng.integers(0, 2, (size, count)) * 2 - 1
+        sums[:, block] = np.abs(values @ signs.T.astype(np.float64) / count)
+        drawn = rng.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
+        often = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count)
+        boot[:, block] = values @ often.T.astype(np.float64) / count
+    means = np.abs(values.mean(axis=1))
+    as_extreme = (sums >= means[:, None] - 1e-12).sum(axis=1)
+    low, high = np.quantile(boot, [0.025, 0.975], axis=1)
+    return [
+        Difference(row, float((extreme + 1) / (resamples + 1)), float(least), float(most))
+        for row, extreme, least, most in zip(values, as_extreme, low, high, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +137,14 @@ class Comparison:
     Attributes:
         metric: the compared metric. names, evaluations: of the runs.
         differences: (name, direction, bits) -> the first run minus that run, query by query.
+        overall: (name, bits) -> the same, of the mean of both directions.
     """
 
     metric: Metric
     names: tuple[str, ...]
     evaluations: tuple[Evaluation, ...]
     differences: dict[tuple[str, Direction, int], Difference]
+    overall: dict[tuple[str, int], Difference]
 
     def __repr__(self) -> str:
         return f"Comparison({self.metric} of {len(self.names)} runs, {self.names[0]!r:.60} with the others)"
@@ -185,15 +220,23 @@ def compare(*evaluations: Evaluation, names: Sequence[str] | None = None, metric
         if measured not in evaluation.metrics:
             known = ", ".join(map(str, evaluation.metrics))
             raise DataError(f"{measured} was not measured in {name}; choose from {known}.", option="metric")
-    differences = {
-        (name, direction, bits): compare_queries(
-            first.values[measured, direction, bits], other.values[measured, direction, bits]
-        )
+    pairs: dict[tuple[str, Direction, int], tuple[FloatArray, FloatArray]] = {
+        (name, direction, bits): (first.values[measured, direction, bits], other.values[measured, direction, bits])
         for name, other in zip(shown[1:], others, strict=True)
         for direction in DIRECTIONS
         for bits in first.lengths
     }
-    return Comparison(measured, tuple(shown), tuple(evaluations), differences)
+    both = {
+        (name, bits): tuple(
+            np.mean(side, axis=0) for side in zip(*(pairs[name, d, bits] for d in DIRECTIONS), strict=True)
+        )
+        for name in shown[1:]
+        for bits in first.lengths
+    }
+    found = compare_all([*pairs.values(), *both.values()])
+    differences = dict(zip(pairs, found, strict=False))
+    overall = dict(zip(both, found[len(pairs) :], strict=True))
+    return Comparison(measured, tuple(shown), tuple(evaluations), differences, overall)
 
 
 def require_comparable(first: Evaluation, other: Evaluation, names: tuple[str, str]) -> None:

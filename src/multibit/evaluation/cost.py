@@ -13,7 +13,7 @@ import numpy as np
 from multibit.codes import CodedItems, Modality
 from multibit.codes.distance import nearest
 
-TIMED = 200  # single calls that are timed
+TIMED = 50  # single calls that are timed
 HITS = 100  # of a timed search
 
 

@@ -23,6 +23,8 @@ from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
 from multibit.evaluation.rank_kernels import RankCounts, ranking_counts
 
 Ties = Literal["stable", "average", "best", "worst"]
+LabelWords = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Labels of the queries (V, Q) and of the database (V, N), 64 label columns in each word."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +57,28 @@ def count_rankings(
     threads: int | None = None,
 ) -> RankingCounts:
     """Rank the database for every query and count; the arguments are those of `average_precision`."""
-    return count_at_cutoffs(query, database, query_labels, database_labels, bits, (at,), threads=threads)[0]
+    words = pack_both_labels(query_labels, len(query), database_labels, len(database))
+    return count_packed(query, database, words, bits, (at,), threads=threads)[0]
 
 
-def count_at_cutoffs(
+def count_packed(
     query: Codes,
     database: Codes,
-    query_labels: ArrayLike,
-    database_labels: ArrayLike,
+    words: LabelWords,
     bits: int | None,
     cutoffs: Sequence[int | None],
     *,
     threads: int | None = None,
 ) -> list[RankingCounts]:
-    """Counts at several rank cutoffs of one ranking, None for the whole database; each query is ranked once."""
-    length = common_length(query, database, bits)
+    """Counts at several rank cutoffs of one ranking, None for the whole database; each query is ranked once.
+
+    Args:
+        words: the labels, packed by `pack_both_labels`.
+    """
     for at in cutoffs:
         if at is not None:
             _check_cutoff(at, "at")
-    query_words, database_words = pack_both_labels(query_labels, len(query), database_labels, len(database))
-    count = len(query)
+    length, count = common_length(query, database, bits), len(query)
     at_distance = count, length + 1
     counts = RankCounts(
         np.zeros((len(cutoffs), count)),
@@ -84,7 +88,7 @@ def count_at_cutoffs(
     )
     cuts = np.array([len(database) if at is None else at for at in cutoffs], np.int64)
     scan = scan_of(query, database, length)
-    run(ranking_counts, count, threads, scan, query_words, database_words, cuts, counts)
+    run(ranking_counts, count, threads, scan, *words, cuts, counts)
     return [
         RankingCounts(sums, hits, counts.total, counts.relevant, cut)
         for sums, hits, cut in zip(counts.precision_sum, counts.hits, cuts.tolist(), strict=True)
@@ -328,9 +332,7 @@ def precision_recall_of(counts: RankingCounts) -> PrecisionRecall:
     return PrecisionRecall(np.arange(len(correct)), precision, correct / correct[-1])
 
 
-def pack_both_labels(
-    query_labels: ArrayLike, queries: int, database_labels: ArrayLike, items: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def pack_both_labels(query_labels: ArrayLike, queries: int, database_labels: ArrayLike, items: int) -> LabelWords:
     """Labels of both sides as words, of the same columns; see `pack_labels`.
 
     Raises:

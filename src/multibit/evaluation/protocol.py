@@ -31,6 +31,7 @@ from multibit.evaluation.metric import (
 )
 from multibit.evaluation.metrics import (
     PrecisionRecall,
+    RankingCounts,
     Ties,
     average_precision,
     average_precision_of,
@@ -38,8 +39,8 @@ from multibit.evaluation.metrics import (
     precision_recall_of,
 )
 from multibit.evaluation.ranking import Anchor, Key, Rankings
-from multibit.evaluation.relevance import GradedRelevance
-from multibit.evaluation.resolution import ideal_gains, ndcg_of_rows, pool_resolution
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
+from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_sets, pools_of_sets
 from multibit.progress import track
 from multibit.table import Cell, Table, percent
 
@@ -240,7 +241,7 @@ def evaluate_rankings(
     Without training labels there is no popularity floor.
     """
     labels = rankings.query.labels, rankings.database.labels
-    floors = {"random": random_floor(*labels)}
+    floors = {"random": _random_floor_of(rankings["i2t", rankings.lengths[0]].counts)}
     if training_labels is not None:
         floors["popularity"] = popularity_floor(*labels, training_labels)
     if np.isnan(floors["random"]).all():
@@ -275,14 +276,15 @@ def add_resolution(
     """
     values = dict(evaluation.values)
     query, database = rankings.query, rankings.database
-    ideal = [ideal_gains(each, query.labels, database.labels) for each in graded]
+    sets = LabelSetRelevance.of(graded, query.labels, database.labels)
+    ideal = [ideal_of_sets(each) for each in sets]
     with track(f"Resolution, {evaluation.protocol}", len(rankings), "rankings") as advance:
         for (direction, bits), ranking in rankings.items():
             first = ranking.first.rows
-            pools = pool_resolution(ranking, graded, first if anchor is None else anchor[direction, bits])
-            for each, gains, pool in zip(graded, ideal, pools, strict=True):
+            pools = pools_of_sets(ranking, sets, first if anchor is None else anchor[direction, bits])
+            for each, of_sets, gains, pool in zip(graded, sets, ideal, pools, strict=True):
                 key = direction, bits
-                values[NDCG.under(each.name), *key] = ndcg_of_rows(first, query.labels, database.labels, each, gains)
+                values[NDCG.under(each.name), *key] = ndcg_of_sets(first, of_sets, gains)
                 for metric, found in zip((TAU_B, COLLISION, INVERSION), pool, strict=True):
                     values[metric.under(each.name), *key] = found
             advance()
@@ -351,6 +353,13 @@ def random_floor(query_labels: Labels, database_labels: Labels) -> FloatArray:
     """Exact expected AP (Q,) of a random order: equal codes, averaged over all tie orders."""
     query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
     return average_precision(query, database, query_labels, database_labels, ties="average")
+
+
+def _random_floor_of(counts: RankingCounts) -> FloatArray:
+    """`random_floor` from the counts of any ranking: they tell how many items are relevant."""
+    relevant, total = (each.sum(axis=1, keepdims=True) for each in (counts.relevant, counts.total))
+    one_group = RankingCounts(counts.precision_sum, counts.hits, total, relevant, int(total.max()))
+    return average_precision_of(one_group, "average")
 
 
 def popularity_floor(query_labels: Labels, database_labels: Labels, training_labels: ArrayLike) -> FloatArray:

@@ -13,7 +13,7 @@ from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.distance import nearest
 from multibit.codes.items import Direction
 from multibit.errors import DataError
-from multibit.evaluation.metrics import RankingCounts, count_at_cutoffs, pack_labels
+from multibit.evaluation.metrics import LabelWords, RankingCounts, count_packed, pack_both_labels
 
 POOL = 100  # first ranks that are kept, for NDCG and the candidate pools
 DEPTH = 1_000  # of the precision@N curve
@@ -46,7 +46,8 @@ class Ranking:
 
     Attributes:
         query: Q codes. database: N codes. query_labels: (Q, C). database_labels: (N, C).
-        bits: prefix length. depth: last rank of the precision curve.
+        bits: prefix length. depth: last rank of the precision curve; 0 for none.
+        words: the labels packed by `pack_both_labels`, where rankings share them.
     """
 
     query: Codes
@@ -56,39 +57,43 @@ class Ranking:
     bits: int
     depth: int = DEPTH
 
+    words: LabelWords | None = None
+
+    @cached_property
+    def _words(self) -> LabelWords:
+        sides = self.query_labels, len(self.query), self.database_labels, len(self.database)
+        return self.words or pack_both_labels(*sides)
+
     @cached_property
     def counts(self) -> RankingCounts:
         """Counts for average precision and the precision-recall curve, computed on first use."""
-        return count_at_cutoffs(*self._sides, self.bits, (None,))[0]
+        return count_packed(self.query, self.database, self._words, self.bits, (None,))[0]
 
     def counts_at(self, cutoff: int) -> RankingCounts:
         """Counts for the first `cutoff` ranks, from one pass together with `counts`."""
-        counts, cut = count_at_cutoffs(*self._sides, self.bits, (None, cutoff))
+        counts, cut = count_packed(self.query, self.database, self._words, self.bits, (None, cutoff))
         vars(self)["counts"] = counts  # as the cached property would keep it
         return cut
-
-    @property
-    def _sides(self) -> tuple[Codes, Codes, np.ndarray, np.ndarray]:
-        return self.query, self.database, self.query_labels, self.database_labels
 
     @cached_property
     def first(self) -> FirstRanks:
         """The first ranks of every query, computed on first use."""
-        asked = pack_labels(self.query_labels, len(self.query), "query")
-        searched = pack_labels(self.database_labels, len(self.database), "database")
+        asked, searched = self._words
         columns = min(max(self.depth, POOL), len(self.database))
         rows = np.empty((len(self.query), min(POOL, columns)), np.int64)
-        hits, defined = np.zeros(columns), 0
+        hits = np.zeros(columns)
         for start in range(0, len(self.query), BLOCK):
             block = np.arange(start, min(start + BLOCK, len(self.query)))
             found = nearest(self.query.take(block), self.database, columns, self.bits).rows  # (b, columns)
             rows[block] = found[:, :POOL]
-            for q, ranked in zip(block, found, strict=True):
-                relevant = np.any(searched & asked[:, q : q + 1], axis=0)
-                if relevant.any():
-                    hits += np.cumsum(relevant[ranked])
-                    defined += 1
-        precision = hits / (defined * np.arange(1, columns + 1)) if defined else np.full(columns, np.nan)
+            if self.depth:
+                relevant = np.zeros(found.shape, np.bool_)
+                for wanted, words in zip(asked, searched, strict=True):
+                    relevant |= (words[found] & wanted[block, None]) != 0
+                hits += relevant.sum(axis=0)
+        defined = int(self.counts.relevant.any(axis=1).sum()) if self.depth else 0
+        ranks = np.arange(1, columns + 1)
+        precision = hits.cumsum() / (defined * ranks) if defined else np.full(columns, np.nan)
         return FirstRanks(rows, precision[: self.depth])
 
 
@@ -97,7 +102,7 @@ class Rankings(Mapping[Key, Ranking]):
 
     Args:
         query, database: coded items, with codes at least as long as the longest length. lengths: to rank at.
-        depth: last rank of the precision curves.
+        depth: last rank of the precision curves; 0 for none.
         own: direction and length -> query and database of that ranking, where it has codes of its own; the same items
             in the same order.
 
@@ -132,6 +137,7 @@ class Rankings(Mapping[Key, Ranking]):
             raise DataError("need at least 1 code length.", option="lengths")
         self.query, self.database, self.lengths = query, database, tuple(lengths)
         labels = query.labels, database.labels
+        words = pack_both_labels(labels[0], len(query), labels[1], len(database))
         self._rankings: dict[Key, Ranking] = {}
         for direction, (asked, searched) in DIRECTIONS.items():
             for bits in lengths:
@@ -139,7 +145,7 @@ class Rankings(Mapping[Key, Ranking]):
                 if tuple(map(len, sides)) != (len(query), len(database)):
                     raise DataError(f"own codes of {sides}, for {query} and {database}.", field=f"{direction}, {bits}")
                 codes = sides[0].codes(asked), sides[1].codes(searched)
-                self._rankings[direction, bits] = Ranking(*codes, *labels, bits, depth)
+                self._rankings[direction, bits] = Ranking(*codes, *labels, bits, depth, words)
         for _, ranking in sorted(self.items(), key=lambda each: -each[0][1]):  # the longest length is named first
             ranking.query.check_length(ranking.bits)
             ranking.database.check_length(ranking.bits)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow
 from numpy.typing import ArrayLike
 
-from multibit.arrays import FloatArray
+from multibit.arrays import FloatArray, Labels, Rows
 from multibit.errors import DataError
 
 PROMPT = "a photo of a {}"
@@ -98,3 +99,59 @@ class GradedRelevance:
     def scores(self, query_labels: ArrayLike, database_labels: ArrayLike) -> FloatArray:
         """Relevance of every pair: (Q, C) and (N, C) multi-hot -> (Q, N), at least 0."""
         return np.asarray(self.vectors(query_labels)[0] @ self.vectors(database_labels)[1].T)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSetRelevance:
+    """A graded relevance of database items to queries, computed once for each distinct label set.
+
+    The relevance of item i to query q is left[asked[q]] . right[searched[i]].
+
+    Attributes:
+        left: (Uq, C) vectors of the distinct label sets of the queries. asked: (Q,) the set of each query.
+        right: (U, C) vectors of the distinct label sets of the database. searched: (N,) the set of each item.
+    """
+
+    left: FloatArray
+    asked: Rows
+    right: FloatArray
+    searched: Rows
+
+    @classmethod
+    def of(
+        cls, references: Sequence[GradedRelevance], query_labels: ArrayLike, database_labels: ArrayLike
+    ) -> list[LabelSetRelevance]:
+        """One for each reference; the label sets are found once.
+
+        Args:
+            references: graded relevances. query_labels: (Q, C) multi-hot. database_labels: (N, C) multi-hot.
+
+        Raises:
+            DataError: another number of columns.
+        """
+        (few, asked), (many, searched) = _distinct(query_labels), _distinct(database_labels)
+        return [
+            cls(
+                np.ascontiguousarray(each.vectors(few)[0]), asked, np.ascontiguousarray(each.vectors(many)[1]), searched
+            )
+            for each in references
+        ]
+
+    @property
+    def counts(self) -> Rows:
+        """(U,) database items with each label set."""
+        return np.bincount(self.searched, minlength=len(self.right))
+
+
+def _distinct(labels: ArrayLike) -> tuple[Labels, Rows]:
+    """The distinct rows of (N, C) labels in the order of their first occurrence, and the number of each row's set."""
+    whole = np.asarray(labels, np.uint8)
+    if whole.ndim != 2 or not whole.size:
+        return whole, np.arange(len(whole))
+    packed = np.packbits(whole, axis=1)  # (N, ceil(C / 8))
+    kind = pyarrow.binary(packed.shape[1])
+    found = pyarrow.Array.from_buffers(kind, len(packed), [None, pyarrow.py_buffer(packed)]).dictionary_encode()
+    which = found.indices.to_numpy().astype(np.int64)
+    first = np.full(len(found.dictionary), len(whole))
+    np.minimum.at(first, which, np.arange(len(whole)))
+    return whole[first], which

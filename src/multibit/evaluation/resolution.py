@@ -20,7 +20,7 @@ from multibit.codes.kernels import Scan, all_distances_of
 from multibit.codes.packing import WORD
 from multibit.errors import DataError
 from multibit.evaluation.ranking import Ranking
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 
 SCALE = 1e10  # relevances are compared to ten digits: sums of equal label sets may differ in the last ones
 LARGEST_TABLE = 1 << 22  # cells of a contingency table; larger problems are sorted by scipy
@@ -155,13 +155,22 @@ def ideal_gains(
 
     They depend only on the labels, so one call serves all lengths and both directions.
     """
-    left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
-    count = min(k, len(right))
-    gains = np.empty((len(left), count))
-    for start in range(0, len(left), BLOCK):
-        block = left[start : start + BLOCK] @ right.T  # (b, N)
-        gains[start : start + BLOCK] = -np.sort(np.partition(-block, count - 1, axis=1)[:, :count], axis=1)
-    return gains
+    (sets,) = LabelSetRelevance.of([relevance], query_labels, database_labels)
+    return ideal_of_sets(sets, k)
+
+
+def ideal_of_sets(sets: LabelSetRelevance, k: int = 100) -> FloatArray:
+    """`ideal_gains`: the largest relevances of the distinct label sets, each as often as the database has it."""
+    items, counts = len(sets.searched), sets.counts
+    kept = min(k, len(sets.right))  # each set has an item, so no other set can be among the k largest
+    gains = np.empty((len(sets.left), min(k, items)))
+    for start in range(0, len(sets.left), BLOCK):
+        block = sets.left[start : start + BLOCK] @ sets.right.T  # (b, U)
+        largest = np.argpartition(-block, kept - 1, axis=1)[:, :kept]
+        for row, chosen, out in zip(block, largest, gains[start : start + BLOCK], strict=True):
+            best = chosen[np.argsort(-row[chosen], kind="stable")]
+            out[:] = np.repeat(row[best], np.minimum(counts[best], len(out)))[: len(out)]
+    return gains[sets.asked]
 
 
 def ndcg_of_rows(
@@ -173,11 +182,17 @@ def ndcg_of_rows(
         rows: (Q, k) database rows, nearest first. query_labels, database_labels: multi-hot.
         relevance: of database items to queries. ideal: (Q, k) from `ideal_gains`.
     """
-    left, right = relevance.vectors(query_labels)[0], relevance.vectors(database_labels)[1]
+    (sets,) = LabelSetRelevance.of([relevance], query_labels, database_labels)
+    return ndcg_of_sets(rows, sets, ideal)
+
+
+def ndcg_of_sets(rows: Rows, sets: LabelSetRelevance, ideal: FloatArray) -> FloatArray:
+    """`ndcg_of_rows` by the relevance of the label sets."""
     ranked: FloatArray = np.empty(rows.shape)
     for start in range(0, len(rows), BLOCK):
         block = slice(start, start + BLOCK)
-        ranked[block] = np.einsum("qc,qkc->qk", left[block], right[rows[block]])
+        left, right = sets.left[sets.asked[block]], sets.right[sets.searched[rows[block]]]  # (b, C), (b, k, C)
+        ranked[block] = np.einsum("qc,qkc->qk", left, right)
     discount = 1 / np.log2(np.arange(2, rows.shape[1] + 2))
     ideal_sum = ideal @ discount
     values: FloatArray = np.divide(ranked @ discount, ideal_sum, out=np.full(len(ranked), np.nan), where=ideal_sum > 0)
@@ -198,6 +213,13 @@ def pool_resolution(ranking: Ranking, references: Sequence[GradedRelevance], anc
     Raises:
         DataError: the anchor has another number of queries.
     """
+    return pools_of_sets(
+        ranking, LabelSetRelevance.of(references, ranking.query_labels, ranking.database_labels), anchor
+    )
+
+
+def pools_of_sets(ranking: Ranking, references: Sequence[LabelSetRelevance], anchor: Rows) -> FloatArray:
+    """`pool_resolution` by the relevances of the label sets."""
     own = ranking.first.rows
     if len(anchor) != len(own):
         raise DataError(
@@ -205,31 +227,35 @@ def pool_resolution(ranking: Ranking, references: Sequence[GradedRelevance], anc
         )
     scan = scan_of(ranking.query, ranking.database, ranking.bits)
     values = np.empty((len(references), 3, len(own)))
-    for reference, out in zip(references, values, strict=True):
-        left = np.ascontiguousarray(reference.vectors(ranking.query_labels)[0])
-        right = np.ascontiguousarray(reference.vectors(ranking.database_labels)[1])
-        run(_pool_orders, len(own), None, scan, own, np.ascontiguousarray(anchor), left, right, out)
+    if references:
+        left, right = np.stack([sets.left for sets in references]), np.stack([sets.right for sets in references])
+        vectors = left, references[0].asked, right, references[0].searched  # the label sets are the same
+        run(_pool_orders, len(own), None, scan, own, np.ascontiguousarray(anchor), *vectors, values)
     return values
 
 
 @compiled
 def _pool_orders(
-    first: int, last: int, scan: Scan, own: Rows, anchor: Rows, left: FloatArray, right: FloatArray, out: FloatArray
-) -> None:
-    """Write the order of the pairs of each query's pool into out (3, Q)."""
+    first: int, last: int, scan: Scan, own: Rows, anchor: Rows,
+    left: FloatArray, asked: Rows, right: FloatArray, searched: Rows, out: FloatArray,
+) -> None:  # fmt: skip
+    """Write the order of the pairs of each query's pool into out (R, 3, Q), under each of R references."""
     planes, views = scan.planes, scan.views
     levels = len(planes) * WORD + 1
     for q in range(first, last):
         pool = np.unique(np.concatenate((own[q], anchor[q])))
         words = np.empty((len(planes), len(pool) * views), planes.dtype)
-        relevance = np.zeros(len(pool))
         for i, row in enumerate(pool):
             words[:, i * views : (i + 1) * views] = planes[:, row * views : (row + 1) * views]
-            for column in range(left.shape[1]):
-                relevance[i] += left[q, column] * right[row, column]
         distance = np.empty(len(pool), np.uint16)
         all_distances_of(Scan(scan.queries, words, scan.mask, scan.allowed, scan.asked, views), q, distance)
-        out[0, q], out[1, q], out[2, q] = _pair_order(np.rint(relevance * SCALE), distance, levels)
+        for reference in range(len(left)):
+            relevance = np.zeros(len(pool))
+            for i, row in enumerate(pool):
+                for column in range(left.shape[2]):
+                    relevance[i] += left[reference, asked[q], column] * right[reference, searched[row], column]
+            found = _pair_order(np.rint(relevance * SCALE), distance, levels)
+            out[reference, 0, q], out[reference, 1, q], out[reference, 2, q] = found
 
 
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:

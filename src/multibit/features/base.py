@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -168,6 +168,7 @@ class Prompted:
         self.recipe = replace(encoder.recipe, prompt=prompt)
         self.batch_size = encoder.batch_size
         self.token_shape: TokenShape | None = getattr(encoder, "token_shape", None)
+        self.tokenizer: Any = getattr(encoder, "tokenizer", None)
 
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts, each inside the prompt -> (n, dimension)."""
@@ -347,6 +348,34 @@ def in_order(function: Callable[[T], R], items: Sequence[T], threads: int) -> It
         return
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
         yield from pool.map(function, items)
+
+
+def unread(encoder: TextEncoder, text: str) -> Unread | None:
+    """What a text encoder cannot read in a text, so that its vector says little; None if nothing was found.
+
+    An encoder that has not learned a script replaces its words by one token for "unknown", or spells them letter by
+    letter. Encoders without a `tokenizer` are not asked.
+
+    Args:
+        encoder: any. text: not empty.
+    """
+    tokenizer = getattr(encoder, "tokenizer", None)
+    if tokenizer is None:
+        return None
+    tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    unknown = sum(token == tokenizer.unk_token_id for token in tokens)
+    letters = [character for character in text if character.isalpha()]
+    foreign = sum(not character.isascii() for character in letters) > len(letters) / 2
+    spelled = len(letters) > 2 and foreign and len(tokens) >= 0.75 * len(letters)
+    return Unread(unknown, len(tokens), spelled) if unknown or spelled or not tokens else None
+
+
+class Unread(NamedTuple):
+    """Tokens of a text that are unknown, all its tokens, and whether its words are spelled letter by letter."""
+
+    unknown: int
+    tokens: int
+    spelled: bool
 
 
 def hash_files(*paths: Path) -> str:

@@ -161,6 +161,7 @@ class JointTexts:
             self.token_shape = (min(MAX_WORDS, limit), states) if states else None
         # SigLIP was trained on texts padded to the limit; the other models ignore the padding.
         step = limit if config.model_type.startswith("siglip") else 16
+        self.tokenizer = tokenizer
         self.reader = TextReader(words, limit, functools.partial(forward, self), dimension, step)
         vocabulary = hash_files(*_files(model.folder, TOKENIZER))
         self.recipe = EncoderRecipe(

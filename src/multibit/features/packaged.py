@@ -112,6 +112,7 @@ class AllMiniLM:
             network = library.AutoModel.from_pretrained(folder, **LOCAL)
         self.network, self.device = own_weights(network.eval().to(device)), device
         limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
+        self.tokenizer = tokenizer
         self.reader = TextReader(LibraryWords(tokenizer), limit, functools.partial(forward, self), 384)
         self.batch_size = 64
         self.recipe = EncoderRecipe(

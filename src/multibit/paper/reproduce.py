@@ -21,7 +21,7 @@ from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, reproduce
 from multibit.progress import tracked
 from multibit.report.page import DPI, missing_for_figures
-from multibit.table import Table, write_table
+from multibit.table import Table, print_table, write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +146,7 @@ def reproduce_all(
             else:
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 table = outcomes[-1].table()
-                console.print(table.rich())
+                print_table(table, console)
                 write_table(table, folder / "tables" / name)
         except (DataError, MissingExtraError) as error:
             left_out[name] = str(error)

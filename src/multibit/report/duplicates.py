@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from multibit.data.images import open_image
-from multibit.errors import DataError
 from multibit.files import replacing
 from multibit.progress import track
+from multibit.report.examples import thumbnail
 from multibit.report.page import render_page
 from multibit.search.duplicates import Duplicates
 from multibit.table import Number, Table
 
 GROUPS, ITEMS = 100, 12  # shown at most: the page has a few megabytes whatever the number of items
-SIDE = 144  # pixels of an image
 LETTERS = 160  # of a text
 
 
@@ -40,7 +36,8 @@ def write_duplicates_page(duplicates: Duplicates, name: str, path: Path) -> None
             groups.append(_group(duplicates, number))
             advance()
     title = f"multibit duplicates: {name}"
-    page = render_page(title=title, heading=name, tables=[duplicates_table(duplicates)], groups=groups)
+    tables = [duplicates_table(duplicates)]
+    page = render_page("groups", title=title, heading_text=name, tables=tables, groups=groups, about_groups="")
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
@@ -77,23 +74,11 @@ def _group(duplicates: Duplicates, number: int) -> dict[str, Any]:
 
 
 def _item(name: str, distance: int, payload: dict[str, Any]) -> dict[str, Any]:
-    image, lines = None, [f"distance {distance}"]
+    image, lines = "", [f"distance {distance}"]
     path, text = payload.get("image"), payload.get("text")
     if isinstance(path, str):
-        image = _thumbnail(Path(path))
+        image = thumbnail(Path(path))
         lines += [] if image else ["The image cannot be read."]
     if isinstance(text, str):
         lines.append(text if len(text) <= LETTERS else text[:LETTERS] + "…")
-    return {"name": name, "image": image, "lines": lines}
-
-
-def _thumbnail(path: Path) -> str | None:
-    """A small JPEG in base64; None if the image cannot be read."""
-    try:
-        image = open_image(path)
-    except (DataError, OSError, ValueError):  # a path can be too long or have a null character
-        return None
-    image.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return {"id": name, "image": image, "lines": lines}

@@ -90,7 +90,9 @@ def _agreement(runs: Sequence[Assessment]) -> Table:
             )
     far_name = f"{runs[0].lengths[0]}-{runs[0].lengths[-1]}"
     header = ("", f"tau-b {far_name}", "mean tau-b of all pairs", f"mean rank displacement {far_name}")
-    return Table("Cross-length ranking agreement", header, tuple(rows), "Over the whole database, per query.")
+    compared = counted(len(next(iter(runs[0].agreement.values()))[0].tau), "query", "queries")
+    note = f"Over the whole database, mean of the first {compared}."
+    return Table("Cross-length ranking agreement", header, tuple(rows), note)
 
 
 def _quantization(run: Assessment) -> Table:

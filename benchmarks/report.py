@@ -1,0 +1,138 @@
+"""Cost of `multibit evaluate` with its report: benchmarks/report.py [RUN OTHER FEATURES] [--before SRC] [--smoke].
+
+Evaluates one run against another in a process of its own, and prints seconds, processor seconds and peak memory: of
+mAP alone (`--no-report`), and with the report. Without arguments, features are planted on the labels of 100,000 items
+and two models are trained for one epoch, since their quality does not matter here; --keep FOLDER keeps both for the
+next call. --before SRC runs the `src` folder of another version alternately with this one and prints the ratios.
+--smoke only checks that everything runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from multibit import FeatureStore, Run, Split
+
+ITEMS, SMOKE_ITEMS, LABELS, DIMENSION, ROUNDS = 100_000, 400, 40, 128, 3
+HERE = Path(__file__).parents[1] / "src"
+COMMAND = "import sys; from multibit.cli import main; main()"
+TINY = {"epochs": 1, "lengths": (8, 16), "scales": 2, "hidden": 16, "dimension": 8}
+
+
+class Spent(NamedTuple):
+    """Seconds, processor seconds and peak memory in MB of one command."""
+
+    wall: float
+    processor: float
+    peak: float
+
+
+def plant(items: int, path: Path) -> None:
+    """Write features that are noisy linear images of random labels."""
+    rng = np.random.default_rng(0)
+    frequency = 0.3 / np.arange(1, LABELS + 1) ** 0.5
+    labels = rng.random((items, LABELS)) < frequency
+    labels[np.arange(items), rng.integers(LABELS, size=items)] = True
+    features = {
+        modality: (labels @ rng.normal(size=(LABELS, DIMENSION)) + rng.normal(size=(items, DIMENSION))).astype(
+            np.float32
+        )
+        for modality in ("image", "text")
+    }
+    names = [f"label {chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(LABELS)]
+    np.savez(path, **features, labels=labels.astype(np.uint8), label_names=names)
+
+
+def prepare(folder: Path, items: int, settings: dict[str, object]) -> tuple[Path, Path, Path]:
+    """Two runs and their features, made where they are missing."""
+    features, first, second = folder / "planted.npz", folder / "first", folder / "second"
+    if not features.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        plant(items, features)
+    store = FeatureStore.open(features)
+    for run, method in ((first, "multibit-plus"), (second, "multibit")):
+        if not (run / "run.json").exists():
+            Run.create(run, store, Split.usual(len(store)), method=method, **settings)
+    return first, second, features
+
+
+def spend(source: Path, *arguments: object) -> Spent:
+    """Run `multibit` of a source folder."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        run = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        _, status, used = os.wait4(run.pid, 0)
+        wall = time.perf_counter() - start
+        if status:
+            said.seek(0)
+            raise SystemExit(said.read())
+    return Spent(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def main() -> None:
+    """Print the cost, and the ratios to another version."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("given", nargs="*", type=Path, metavar="RUN OTHER FEATURES")
+    parser.add_argument("--items", type=int, default=ITEMS, help="number of planted items")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only-report", action="store_true", help="leave out mAP alone")
+    parser.add_argument("--keep", type=Path, help="folder of the planted features and their runs")
+    parser.add_argument("--before", type=Path, help="src folder of another version")
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
+    options = parser.parse_args()
+    if len(options.given) not in (0, 3):
+        parser.error("give RUN OTHER FEATURES, or none of them")
+    items, rounds = (SMOKE_ITEMS, 1) if options.smoke else (options.items, options.rounds)
+    settings = TINY if options.smoke else {"epochs": 1}
+    sources = {"this version": HERE, **({"before": options.before} if options.before else {})}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        run, other, features = options.given or prepare(options.keep or folder / "planted", items, settings)
+        arguments = {
+            "mAP alone": (features, "--against", other, "--no-report", "--out", folder / "e.json"),
+            "with the report": (
+                features,
+                "--against",
+                other,
+                "--report",
+                folder / "report",
+                "--out",
+                folder / "e.json",
+            ),
+        }
+        if options.only_report:
+            del arguments["mAP alone"]
+        print(f"{'':34}{'seconds':>9}{'processor s':>13}{'peak MB':>9}")
+        for what, chosen in arguments.items():
+            if not options.smoke:
+                spend(HERE, "evaluate", run, *chosen)  # compiles and fills the caches of the disk
+            spent: dict[str, list[Spent]] = {name: [] for name in sources}
+            for _ in range(rounds):
+                for name, source in sources.items():
+                    shutil.rmtree(folder / "report", ignore_errors=True)
+                    spent[name].append(spend(source, "evaluate", run, *chosen))
+            median = {name: Spent(*map(statistics.median, zip(*each, strict=True))) for name, each in spent.items()}
+            for name, each in median.items():
+                print(f"{f'{what}, {name}':34}{each.wall:9.1f}{each.processor:13.1f}{each.peak:9.0f}")
+            if "before" in median:
+                now, before = median["this version"], median["before"]
+                ratios = [old / new for old, new in zip(before, now, strict=True)]
+                print(f"{f'{what}, before / this':34}{ratios[0]:9.2f}{ratios[1]:13.2f}{ratios[2]:9.2f}")
+    print(f"Median of {rounds}.")
+
+
+if __name__ == "__main__":
+    main()

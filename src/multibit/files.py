@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import glob
 import hashlib
 import json
 import math
@@ -17,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import BusyError, ConfigError, DataError, FormatError
+from multibit.errors import ConfigError, DataError, FormatError
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -63,7 +62,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
 
     A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
-    an existing one). If `path` is a symbolic link, the link is replaced, and the file that it leads to is unchanged.
+    an existing one, see `multibit.folders.renewing`). If `path` is a symbolic link, the link is replaced, and the file
+    that it leads to is unchanged.
 
     Raises:
         OSError: cannot be written; names `path`, not the temporary file.
@@ -76,6 +76,17 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
+    with putting(path, _rename) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def putting(path: Path, put: Callable[[Path, Path], None]) -> Iterator[Path]:
+    """As `replacing`, with another last step.
+
+    Args:
+        path: of the file or folder. put: moves what was written to `path`; called when it is on the disk.
+    """
     prefix = f".{path.name}."
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -85,7 +96,7 @@ def replacing(path: Path) -> Iterator[Path]:
             for file in [temporary, *temporary.rglob("*")]:
                 if file.is_file():
                     _flush(file)
-            temporary.replace(path)
+            put(temporary, path)
             _flush(path.parent)
         finally:
             shutil.rmtree(temporary.parent, ignore_errors=True)
@@ -93,6 +104,12 @@ def replacing(path: Path) -> Iterator[Path]:
         if prefix not in str(error.filename):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    if temporary.is_dir() and path.is_symlink():
+        path.unlink()  # a folder cannot be renamed to a link
+    temporary.replace(path)
 
 
 def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path | None] = ()) -> None:
@@ -115,6 +132,8 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
         raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
+    if not folder and path.exists():
+        require_regular(path)  # a device or a named pipe would be replaced by a file
     place = path if folder else path.parent
     while not place.exists():
         place = place.parent
@@ -212,59 +231,6 @@ def require_file(path: Path, kind: str) -> None:
         raise FormatError(f"is a folder; expected a multibit {kind} file.", file=path)
     if not path.is_file():
         raise FormatError(f"no such file; expected a multibit {kind}.", file=path)
-
-
-@contextlib.contextmanager
-def only_writer(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Be the only writer of a file or folder while the block runs, and remove temporary files of interrupted writers.
-
-    The operating system releases the lock when the process ends, so a killed writer never blocks others.
-
-    Args:
-        path: a folder that exists, or a file, which need not exist.
-        names: glob patterns of the files that are written in a folder.
-
-    Raises:
-        BusyError: another process is writing there.
-    """
-    folder, patterns = (path, names) if path.is_dir() else (path.parent, [glob.escape(path.name)])
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor, locked = _lock(path)
-    try:
-        for pattern in patterns:
-            for left_over in folder.glob(f".{pattern}.{8 * '?'}/"):
-                shutil.rmtree(left_over, ignore_errors=True)
-        yield
-    finally:
-        if locked != path:
-            locked.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> tuple[int, Path]:
-    """Lock the path itself, or a lock file next to it while it does not exist.
-
-    Saving replaces a file by a new one, so a lock on a file that was replaced meanwhile is tried again.
-
-    Returns:
-        The descriptor, and the path that was locked.
-    """
-    import fcntl  # POSIX only; on other systems files can be read but not written
-
-    while True:
-        target = path if path.exists() else path.with_name(f".{path.name}.lock")
-        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT | os.O_NOFOLLOW), 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
-            if still_there and (target == path or not path.exists()):
-                return descriptor, target
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BusyError("another process is writing there.", file=path, hint="Try again when it is done.") from None
-        except FileNotFoundError:
-            pass  # removed meanwhile: try again
-        os.close(descriptor)
 
 
 def _flush(path: Path) -> None:

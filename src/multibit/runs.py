@@ -17,7 +17,8 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, only_writer, read_json, replacing, typed, write_json
+from multibit.files import fingerprint, read_json, replacing, typed, write_json
+from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train

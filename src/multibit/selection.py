@@ -16,7 +16,8 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import DataError, FormatError
 from multibit.features import FeatureStore
-from multibit.files import only_writer, read_json, write_json
+from multibit.files import read_json, write_json
+from multibit.folders import only_writer
 from multibit.hashing.select import MARGIN, Choice, Scores, Setting, grid_of, require_selectable, select, stages_of
 from multibit.runs import DatasetRecord, versions_here
 

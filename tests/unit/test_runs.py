@@ -17,7 +17,8 @@ from conftest import ITEMS, SMALL, plant, save_npz
 from multibit import RelationTeacher, Run, Split, runs, train
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.evaluation import protocol
-from multibit.files import only_writer, read_arrays, read_json, write_arrays, write_json
+from multibit.files import read_arrays, read_json, write_arrays, write_json
+from multibit.folders import only_writer
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
 from multibit.runs import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run, read_history, require_comparable

@@ -33,7 +33,8 @@ from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.store import SHARD, FeatureStore, read_header, write_header
 from multibit.features.tokens import Tokens, TokenShapes, describe_tokens, joined
-from multibit.files import fingerprint, only_writer, read_json, write_json
+from multibit.files import fingerprint, read_json, write_json
+from multibit.folders import only_writer
 from multibit.progress import showing, track
 
 PLAN = "plan.json"

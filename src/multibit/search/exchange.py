@@ -44,7 +44,10 @@ def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> Non
         else:
             index = faiss.IndexBinaryFlat(packed.shape[1] * 8)
             index.add(packed)
-            faiss.write_index_binary(index, str(temporary))
+            try:
+                faiss.write_index_binary(index, str(temporary))
+            except RuntimeError as error:  # a full disk, for faiss
+                raise OSError(f"{target}: cannot be written ({str(error).splitlines()[0]})") from None
 
 
 def import_codes(path: Path | str, bits: int | None = None) -> Codes:

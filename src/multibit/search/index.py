@@ -17,7 +17,7 @@ from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
 from multibit.errors import ConfigError, DataError, MismatchError, require_known
-from multibit.files import only_writer
+from multibit.folders import only_writer
 from multibit.search import storage
 from multibit.search.columns import Id, IdColumn
 from multibit.search.engines import ENGINES, Engine
@@ -610,7 +610,7 @@ class Index:
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """Be the only writer of an index, and remove what interrupted writers left in it and next to it."""
-    with only_writer(path, ("*",)):
+    with only_writer(path, ("*",), replaced=path.is_symlink()):
         for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield

@@ -9,12 +9,9 @@ are single files: they are read as they are, and exchanged for a folder by the f
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +22,8 @@ import xxhash
 
 from multibit.codes import Codes
 from multibit.errors import DataError, FormatError
-from multibit.files import read_arrays, read_json, replacing, require_file, require_writable, write_arrays, write_json
+from multibit.files import read_arrays, read_json, require_file, require_writable, write_arrays, write_json
+from multibit.folders import renewing
 from multibit.search.columns import IdColumn, text_column
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Part, Segment, Version
@@ -106,18 +104,15 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
     if not version.parts:
         raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
     _require_index_folder(path)
-    path = Path(os.path.realpath(path))
-    if path.is_dir():
+    path = Path(os.path.realpath(path.parent)) / path.name
+    if path.is_dir() and not path.is_symlink():
         try:
             _write_version(path, version, facts, generation_of(path) + 1)
         finally:
             remove_unlisted(path)
-    elif not path.exists():
-        with replacing(path) as temporary:
-            temporary.mkdir()
-            _write_version(temporary, version, facts, 1)
-    else:
-        _convert(path, version, facts)
+    else:  # nothing is there, or a single file of an earlier version, or a link, which is not followed
+        with renewing(path) as fresh:
+            _write_version(fresh, version, facts, 1)
 
 
 def remove_unlisted(path: Path) -> None:
@@ -181,9 +176,9 @@ def _write_version(path: Path, version: Version, facts: Mapping[str, str], gener
     entries = []
     for part in version.parts:
         segment, bitmap = part.segment.file, part.file
-        if segment is None or segment.parent != path or not segment.exists():
+        if segment is None or not _is_in(path, segment):
             segment = _write_segment(path, part.segment)
-        if part.removed is not None and (bitmap is None or bitmap.parent != path or not bitmap.exists()):
+        if part.removed is not None and (bitmap is None or not _is_in(path, bitmap)):
             bitmap = path / f"removed-{secrets.token_hex(8)}{ENDING}"
             write_arrays(bitmap, {"bitmap": np.packbits(part.removed)}, {}, kind=REMOVED, version=PART_VERSION)
         removed = None if part.removed is None or bitmap is None else bitmap.name
@@ -195,6 +190,10 @@ def _write_version(path: Path, version: Version, facts: Mapping[str, str], gener
         "segments": entries,
     }  # fmt: skip
     write_json(path / MANIFEST, {**content, "xxh3": _checksum(content)}, kind=KIND, version=VERSION)
+
+
+def _is_in(path: Path, file: Path) -> bool:
+    return os.path.realpath(file.parent) == os.path.realpath(path) and file.exists()
 
 
 def _write_segment(path: Path, segment: Segment) -> Path:
@@ -225,30 +224,6 @@ def _read_file(path: Path, verify: bool) -> Stored:
     segment = Segment(Codes(arrays["words"], header["bits"], header.get("views", 1)), ids, metadata)
     facts = {"model": header["model"], "engine": header["engine"], "modality": header.get("modality", "")}
     return Stored(Version((Part(segment),), metadata.kinds), facts)
-
-
-def _convert(path: Path, version: Version, facts: Mapping[str, str]) -> None:
-    """Exchange a single file for a folder, in one step."""
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        folder = temporary / path.name
-        folder.mkdir()
-        try:
-            _write_version(folder, version, facts, 1)
-            _exchange(folder, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two files or folders, in one step."""
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(other))
 
 
 def _state(path: Path) -> tuple[tuple[int, int] | None, ...]:

@@ -8,11 +8,12 @@ import platform
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 
-from multibit.config import Config, Settings
+from multibit.config import MAX_BITS, Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
@@ -35,11 +36,17 @@ MADE_BY = (
 """Fields of a record that its fingerprint covers, where present; not the path of the features, which may be moved."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+Length = Annotated[str, msgspec.Meta(pattern="^[0-9]{0,4}$")]
+"""A code length as a key of JSON; "" for a model of all lengths."""
+
+
 @dataclass(frozen=True)
 class DatasetRecord:
     """The data set of a run: number of items and fingerprint."""
 
-    items: int
+    items: Count
     fingerprint: str
 
 
@@ -52,10 +59,10 @@ class Selection:
         validation_mean_mAP: its score. by_length: length -> best epoch, for a model for each length.
     """
 
-    epoch: int
+    epoch: Count
     rule: str
-    validation_mean_mAP: float | None = None  # noqa: N815 - the name in the file
-    by_length: dict[str, int] = field(default_factory=dict)
+    validation_mean_mAP: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # noqa: N815 - the name in the file
+    by_length: dict[Length, Count] = field(default_factory=dict)
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{epoch} at {bits} bits" for bits, epoch in self.by_length.items()) or str(self.epoch)
@@ -80,7 +87,7 @@ class RunRecord:
     model: str
     teacher: str
     split: str
-    recipe: dict[str, Any]
+    recipe: Recipe
     label_names: list[str]
     data: str
     dataset: DatasetRecord
@@ -88,11 +95,11 @@ class RunRecord:
     selection: Selection
     versions: dict[str, str]
     content: str
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]] = field(default_factory=list)
     device: str = "cpu"
-    threads: int = 0
+    threads: Count = 0
     method: str = ""
-    seconds: dict[str, float] = field(default_factory=dict, compare=False)
+    seconds: dict[Length, Seconds] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -227,12 +234,10 @@ class Run:
         record = RunRecord.read(folder / "run.json")
         try:
             defaults = find_method(record.method).defaults if record.method else Config()
-            config, recipe = defaults.override(record.config), Recipe.from_dict(record.recipe)
+            config = defaults.override(record.config)
         except ConfigError as error:
             problem = f"invalid settings, or settings of another version of multibit ({error})"
             raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=_MODIFIED) from None
-        except (KeyError, TypeError):
-            raise FormatError("invalid value.", file=folder / "run.json", field="recipe", hint=_MODIFIED) from None
         model = CodeModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors") if record.teacher else None
         split = Split.load(folder / "split.safetensors")
@@ -242,7 +247,29 @@ class Run:
         for name, digits in found.items():
             if digits != getattr(record, name):
                 raise FormatError(f"{name}.safetensors is not the {name} that run.json describes.", file=folder)
-        return cls(folder, record, config, model, teacher, split, recipe)
+        run = cls(folder, record, config, model, teacher, split, record.recipe)
+        run._require_consistent()
+        return run
+
+    def _require_consistent(self) -> None:
+        """Refuse a record that does not fit the model, or the split to the data.
+
+        Raises:
+            FormatError: names the field.
+        """
+        path, largest = self.folder / "run.json", max(map(max, filter(len, self.split.roles.values())), default=-1)
+        dimensions = self.recipe.image.dimension, self.recipe.text.dimension
+        wrong = {
+            "config": max(self.lengths) > self.model.bits,
+            "recipe": dimensions != (self.model.image_dim, self.model.text_dim),
+            "dataset": largest >= self.record.dataset.items,
+            "teacher": self.teacher is not None and len(self.teacher.graph.specificity) != len(self.label_names),
+            "selection": any(str(bits) not in self.record.selection.by_length for bits in self.lengths)
+            and bool(self.record.selection.by_length),
+        }
+        for name, is_wrong in wrong.items():
+            if is_wrong:
+                raise FormatError("does not fit the model and the split.", file=path, field=name, hint=_MODIFIED)
 
 
 def describe_code(run: Run) -> str:
@@ -263,14 +290,20 @@ def read_history(run: Run) -> list[dict[str, float]]:
     path = run.folder / "history.jsonl"
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for row in rows:
-            if not all(isinstance(row[name], int | float) for name in ("epoch", "total", "learning_rate")):
-                raise ValueError(f"not a number in {row}")
-        return rows
     except FileNotFoundError:
         raise FormatError("no such file.", file=path, hint="Train again.") from None
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"corrupt ({error}).", file=path, hint=_MODIFIED) from None
+    typed(rows, list[_Epoch], path, _MODIFIED)
+    return typed(rows, list[dict[str, float]], path, _MODIFIED)
+
+
+class _Epoch(msgspec.Struct):
+    """What each row of a history must have; the other numbers are parts of the loss."""
+
+    epoch: Count
+    total: float
+    learning_rate: float
 
 
 def _require_own_states(folder: Path, method: str | None, config: Settings) -> None:
@@ -309,7 +342,7 @@ def _write(
         model=result.model.fingerprint(),
         teacher="" if result.teacher is None else result.teacher.fingerprint(),
         split=split.fingerprint(),
-        recipe=store.recipe.to_dict(),
+        recipe=store.recipe,
         label_names=list(store.dataset.label_names),
         data=store.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from multibit.codes.items import length_near
-from multibit.config import GRID_ALPHA, GRID_ETA, Config
+from multibit.config import GRID_ALPHA, GRID_ETA, MAX_BITS, Config
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import DataError, FormatError
@@ -27,13 +27,16 @@ IDENTITY = ("config", "alpha", "eta", "stages", "margin", "data", "split", "devi
 """Fields that an interrupted selection must share with the one that resumes it."""
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+
+
 @dataclass(frozen=True)
 class SettingRecord:
     """A setting and its scores, one per stage that it reached."""
 
-    alpha: float
-    eta: float
-    scores: list[float]
+    alpha: Positive
+    eta: Positive
+    scores: list[Annotated[float, msgspec.Meta(ge=0, le=1)]]
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,11 @@ class SelectionRecord:
 
     method: str
     config: dict[str, Any]
-    alpha: list[float]
-    eta: list[float]
-    bits: int
-    stages: list[int]
-    margin: float
+    alpha: list[Positive]
+    eta: list[Positive]
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
+    stages: Annotated[list[Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]], msgspec.Meta(min_length=1)]
+    margin: Annotated[float, msgspec.Meta(ge=0, le=1)]
     data: str
     split: str
     dataset: DatasetRecord
@@ -83,13 +86,11 @@ class SelectionRecord:
             FormatError: missing, corrupt or newer.
         """
         path = folder / RECORD
-        content = read_json(path, kind=KIND, version=VERSION)
-        try:
-            record: SelectionRecord = msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            raise FormatError(f"invalid field: {error}.", file=path, hint=_AGAIN) from None
+        record = read_json(path, kind=KIND, version=VERSION, form=cls, hint=_AGAIN)
         grid = [Setting(alpha, eta) for eta in record.eta for alpha in record.alpha]
-        if list(record.scores) != grid or any(len(each.scores) > len(record.stages) for each in record.settings):
+        reached = [len(each.scores) for each in record.settings]
+        finished = record.chosen is None or (bool(grid) and max(reached) == len(record.stages))
+        if list(record.scores) != grid or max(reached, default=0) > len(record.stages) or not finished:
             raise FormatError("does not match its grid.", file=path, field="settings", hint=_AGAIN)
         return record
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -472,7 +473,7 @@ def test_an_encoder_of_the_hub_comes_back_from_its_recipe(hub, dtype):
     """Its recipe has the base name `tiny-clip`, which alone would not be found."""
     images = load_image_encoder("somebody/tiny-clip", dtype=dtype)
     texts = load_text_encoder("somebody/tiny-clip", dtype=dtype, prompt="a photo of {}")
-    stored = Recipe.from_dict(json.loads(json.dumps(Recipe(images.recipe, texts.recipe).to_dict())))
+    stored = msgspec.convert(json.loads(json.dumps(Recipe(images.recipe, texts.recipe).to_dict())), Recipe)
     assert (stored.image.name, stored.image.source) == ("tiny-clip", "somebody/tiny-clip")
     again = image_encoder_of(stored.image), text_encoder_of(stored.text)
     assert Recipe(again[0].recipe, again[1].recipe) == stored

@@ -335,8 +335,8 @@ def test_a_modified_record_is_refused_with_the_field(change, field, copy):
 @pytest.mark.parametrize(
     ("change", "field", "named"),
     [
-        ({"recipe": {}}, "recipe", ""),
-        ({"recipe": {"image": 3, "text": {}}}, "recipe", ""),
+        ({"recipe": {}}, "recipe.image", ""),
+        ({"recipe": {"image": 3, "text": {}}}, "recipe.image", ""),
         ({"config": {"epochs": True}}, "config", "epochs"),
         ({"config": {"patience": 3}}, "config", "patience"),
     ],

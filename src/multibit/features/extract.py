@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
@@ -90,7 +91,7 @@ def extract_features(
             store = _rewritten(store, moved)
         new = dataset if store is None else _missing_from(store, dataset, recipe, shapes) if update else None
         if new is not None:
-            first = 0 if store is None else read_header(folder)["shards"]
+            first = 0 if store is None else read_header(folder).shards
             extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD, shapes)
             extraction.resume_or_start(recipe)
             _run(extraction, workers, engine)
@@ -161,7 +162,7 @@ def _rows_in_shards(store: FeatureStore) -> int:
     assert store.source is not None
     return sum(
         len(Shard.read(path, verify=False).counts)
-        for path in sorted(store.source.glob("shard-*.safetensors"))[: read_header(store.source)["shards"]]
+        for path in sorted(store.source.glob("shard-*.safetensors"))[: read_header(store.source).shards]
     )
 
 
@@ -180,9 +181,15 @@ def _rewritten(store: FeatureStore, dataset: PairedDataset) -> FeatureStore:
     assert store.source is not None
     first = next(image for image in dataset.images if image)
     note(f"{store.source}: the images are in another place than before, such as {first}; their new paths are kept.")
-    shards = read_header(store.source)["shards"]
+    shards = read_header(store.source).shards
     write_header(store.source, dataset, store.recipe, shards, store.token_shapes, rows=store.rows)
     return replace(store, dataset=dataset)
+
+
+class _Plan(msgspec.Struct):
+    """What `plan.json` must have; plans are only compared."""
+
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +240,7 @@ class Extraction:
         if self.tokens:
             plan["tokens"] = {modality: list(shape) for modality, shape in self.tokens.items()}
         with contextlib.suppress(FormatError):
-            earlier = read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan")
-            if earlier == plan:
+            if read_json(self.folder / PLAN, kind="extraction plan", version=2, form=_Plan).plan == plan:
                 return
             if finished := len(self._shards()):
                 raise MismatchError(

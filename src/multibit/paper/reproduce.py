@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 from PIL.Image import Image
 from rich.console import Console
 
 from multibit.arrays import Labels, as_labels
-from multibit.config import Config
-from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError, require_known
+from multibit.codes.items import MIDDLE
+from multibit.config import MAX_BITS, Config
+from multibit.errors import ConfigError, DataError, MissingExtraError, require_known
 from multibit.features.store import FeatureStore
-from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, write_json
+from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, typed, write_json
 from multibit.hashing.methods import METHODS
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
 FIGURE_KIND, FIGURE_VERSION = "figure", 1
-WRITTEN = ("config", "data", "column", "split", "seeds")  # by every version, about the tables of a folder
 QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
 SOTA = "sota"  # stands for the tables that have rows of the compared methods
 SOTA_TABLES = (
@@ -40,6 +41,46 @@ METHOD = (
     "binary_weight", "within_weight", "consistency_weight",
 )  # fmt: skip
 """Settings by which the methods of the paper differ."""
+
+
+class MadeCell(msgspec.Struct):
+    """A measured cell in `reproduction.json`: a value per seed, None where it is undefined, and that of the paper."""
+
+    row: str
+    column: str
+    got: Annotated[list[float | None], msgspec.Meta(min_length=1)]
+    paper: float | None
+
+
+class Style(msgspec.Struct):
+    """How a column is printed: Python format, and how to compare two values."""
+
+    form: Annotated[str, msgspec.Meta(pattern=r"^[-+ ]?,?(\.[0-9]{1,2})?[feg%]?$")] = ".3f"
+    larger_is_better: bool = True
+
+
+class MadeTable(msgspec.Struct):
+    """A table in `reproduction.json`; earlier versions wrote cells and claims only."""
+
+    cells: list[MadeCell]
+    claims: dict[str, bool | None]
+    found: dict[str, str] = {}
+    columns: dict[str, Style] = {}
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)] = MIDDLE
+    note: str = ""
+
+
+class Summary(msgspec.Struct):
+    """What `reproduction.json` must have."""
+
+    config: dict[str, Any]
+    data: str
+    column: str | None
+    split: str
+    seeds: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]]
+    tables: dict[str, MadeTable]
+    text_encoder: str | None = None
+    compared: list[str] = []
 
 
 def choose(names: Sequence[str], *, quick: bool) -> list[str]:
@@ -208,10 +249,9 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     path = folder / SUMMARY
     if not path.exists():
         return {}
-    stored = read_json(path, kind=KIND, version=VERSION, fields=("tables", *WRITTEN))
+    stored = read_json(path, kind=KIND, version=VERSION)
+    typed(stored, Summary, path, "Delete the file; trained runs are kept.")
     content = {"text_encoder": None, "compared": [], **stored}
-    if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
-        raise FormatError("invalid field: tables or config.", file=path, hint="Delete the file; trained runs are kept.")
     content["config"] = {**Config().to_dict(), **content["config"]}  # a setting that is newer had its default then
     different = [name for name, value in identity.items() if content[name] != value]
     if different:

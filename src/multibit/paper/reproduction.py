@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from multibit.arrays import Labels
 from multibit.codes.items import CodedItems
 from multibit.config import Config, Settings
@@ -178,7 +180,7 @@ class Reproduction:
             return recorded[str(bits)]
         if recorded:
             return sum(recorded.values())
-        return float(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"])
+        return _read_seal(run.folder).seconds
 
     def _open_or_train(self, method: str, config: Settings, folder: Path) -> Run:
         if (folder / "run.json").exists():
@@ -289,8 +291,18 @@ def _seal(folder: Path, seconds: float) -> None:
 
 def _intact(folder: Path) -> bool:
     """Whether the files of a run have the sealed checksums."""
-    seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
-    return seal["files"] == _checksums(folder) and isinstance(seal["seconds"], float | int)
+    return _read_seal(folder).files == _checksums(folder)
+
+
+class _Seal(msgspec.Struct):
+    """What `seal.json` must have."""
+
+    seconds: float
+    files: dict[str, str]
+
+
+def _read_seal(folder: Path) -> _Seal:
+    return read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, form=_Seal)
 
 
 def _free(path: Path) -> Path:

@@ -15,16 +15,27 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import xxhash
 
 from multibit.codes import Codes
+from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError, FormatError
-from multibit.files import read_arrays, read_json, require_file, require_writable, write_arrays, write_json
+from multibit.files import (
+    building,
+    read_arrays,
+    read_json,
+    require_file,
+    require_writable,
+    typed,
+    write_arrays,
+    write_json,
+)
 from multibit.folders import renewing
-from multibit.search.columns import IdColumn, text_column
+from multibit.search.columns import IdColumn, IdHeader, text_column
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Part, Segment, Version
 
@@ -33,7 +44,45 @@ SEGMENT, REMOVED, PART_VERSION = "index segment", "removed rows", 1
 MANIFEST, ENDING = "manifest.json", ".mbs"
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _AGAIN = "Write it again or restore a copy."
-_FIELDS = ("model", "engine", "modality", "bits", "views", "generation", "fields", "segments")
+_SUFFIX = r"-[0-9a-f]+\.mbs$"
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
+"""As in `multibit.search.metadata.TYPES`."""
+
+
+class _Entry(msgspec.Struct):
+    """A segment in the manifest: its file, and that of its removed rows."""
+
+    file: Annotated[str, msgspec.Meta(pattern="^segment" + _SUFFIX)]
+    items: Count
+    removed: Annotated[str, msgspec.Meta(pattern="^removed" + _SUFFIX)] | None
+
+
+class _Manifest(CodesHeader, kw_only=True):
+    """What `manifest.json` must have."""
+
+    model: str
+    engine: str
+    modality: Literal["image", "text", ""]
+    generation: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+    fields: dict[str, Kind]
+    segments: Annotated[list[_Entry], msgspec.Meta(min_length=1)]
+    xxh3: str
+
+
+class _SegmentHeader(IdHeader, kw_only=True):
+    """What the file of a segment must say."""
+
+    count: Count
+    fields: dict[str, Kind]
+
+
+class _FileHeader(IdHeader, kw_only=True):
+    """What the single file of an earlier version must say."""
+
+    model: str
+    engine: str
+    modality: Literal["image", "text", ""] = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +139,7 @@ def _require_index_folder(path: Path) -> None:
 
 def generation_of(path: Path) -> int:
     """Number of the version that is on disk, without reading it."""
-    return int(_manifest(path)["generation"]) if path.is_dir() else 0
+    return _manifest(path).generation if path.is_dir() else 0
 
 
 def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
@@ -119,8 +168,7 @@ def remove_unlisted(path: Path) -> None:
     """Remove files of versions before, and those of a writer that was interrupted."""
     if not (path / MANIFEST).exists():
         return
-    content = _manifest(path)
-    listed = {name for entry in content["segments"] for name in (entry["file"], entry["removed"])}
+    listed = {name for entry in _manifest(path).segments for name in (entry.file, entry.removed)}
     for file in path.glob(f"*{ENDING}"):
         if file.name not in listed:
             file.unlink(missing_ok=True)
@@ -130,46 +178,57 @@ def remove_unlisted(path: Path) -> None:
 
 
 def _read_folder(path: Path, verify: bool, known: Version | None) -> Stored:
-    content = _manifest(path)
+    manifest = _manifest(path)
     old = {part.segment.file: part.segment for part in (known.parts if known else ())}
-    parts = [_read_part(path, entry, verify, old) for entry in content["segments"]]
-    facts = {name: content[name] for name in ("model", "engine", "modality")}
-    return Stored(Version(tuple(parts), content["fields"]), facts, content["generation"])
+    parts = [_read_part(path, entry, verify, old) for entry in manifest.segments]
+    with building(path):
+        for segment in (part.segment for part in parts):
+            codes, fields = segment.codes, segment.metadata.kinds.items()
+            if (codes.bits, codes.views) != (manifest.bits, manifest.views) or not fields <= manifest.fields.items():
+                raise ValueError(f"{segment.file}: codes or fields of another kind than the manifest says")
+    return Stored(Version(tuple(parts), manifest.fields), _facts(manifest), manifest.generation)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _facts(header: _Manifest | _FileHeader) -> dict[str, str]:
+    return {"model": header.model, "engine": header.engine, "modality": header.modality}
+
+
+def _manifest(path: Path) -> _Manifest:
     if not (path / MANIFEST).exists():
         raise FormatError(f"is a folder without {MANIFEST}; expected a multibit {KIND}.", file=path)
-    content = read_json(path / MANIFEST, kind=KIND, version=VERSION, fields=(*_FIELDS, "xxh3"))
-    given = content.pop("xxh3")
-    if given != _checksum(content):
+    content = read_json(path / MANIFEST, kind=KIND, version=VERSION)
+    manifest = typed(content, _Manifest, path / MANIFEST)
+    if manifest.xxh3 != _checksum(content):
         raise FormatError("the content does not match the checksum.", file=path / MANIFEST, hint=_AGAIN)
-    return content
+    return manifest
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    inner = {name: value for name, value in content.items() if name != "format"}
+    inner = {name: value for name, value in content.items() if name not in ("format", "xxh3")}
     return xxhash.xxh3_128_hexdigest(json.dumps(inner, sort_keys=True).encode())
 
 
-def _read_part(path: Path, entry: Mapping[str, Any], verify: bool, old: Mapping[Path | None, Segment]) -> Part:
-    file = path / entry["file"]
+def _read_part(path: Path, entry: _Entry, verify: bool, old: Mapping[Path | None, Segment]) -> Part:
+    file = path / entry.file
     segment = old.get(file)
     if segment is None:
-        arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, verify=verify)
-        segment = Segment(
-            Codes(arrays["words"], header["bits"], header["views"]),
-            IdColumn.from_arrays(arrays, header),
-            Metadata.from_arrays(arrays, header),
-            file,
-        )
-    if len(segment) != entry["items"]:
-        raise FormatError(f"{len(segment):,} items, the manifest says {entry['items']:,}.", file=file, hint=_AGAIN)
-    if entry["removed"] is None:
+        arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, form=_SegmentHeader, verify=verify)
+        codes = Codes.of_file(file, arrays, header)
+        with building(file):
+            ids = IdColumn.from_arrays(arrays, header, header.count)
+            segment = Segment(codes, ids, Metadata.from_arrays(arrays, header.fields, header.count), file)
+    if not len(segment) == len(segment.ids) == entry.items:
+        raise FormatError(f"{len(segment):,} items, the manifest says {entry.items:,}.", file=file, hint=_AGAIN)
+    if entry.removed is None:
         return Part(segment)
-    bitmap = path / entry["removed"]
-    packed, _ = read_arrays(bitmap, kind=REMOVED, version=PART_VERSION, verify=True)
-    return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).astype(bool), bitmap)
+    bitmap = path / entry.removed
+    packed, _ = read_arrays(
+        bitmap, kind=REMOVED, version=PART_VERSION, form=dict[str, Any], needed={"bitmap": ("u", 1)}
+    )
+    with building(bitmap):
+        if len(packed["bitmap"]) != -(-len(segment) // 8):
+            raise ValueError(f"{8 * len(packed['bitmap'])} bits for {len(segment)} items")
+        return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).astype(bool), bitmap)
 
 
 def _write_version(path: Path, version: Version, facts: Mapping[str, str], generation: int) -> None:
@@ -215,15 +274,15 @@ def _write_segment(path: Path, segment: Segment) -> Path:
 
 def _read_file(path: Path, verify: bool) -> Stored:
     require_file(path, KIND)
-    arrays, header = read_arrays(path, kind=KIND, version=FILE_VERSION, verify=verify)
-    ids = IdColumn.from_arrays(arrays, header)
-    payloads = None
-    if "payloads" in arrays:
-        payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
-    metadata = Metadata.of(payloads, ids)
-    segment = Segment(Codes(arrays["words"], header["bits"], header.get("views", 1)), ids, metadata)
-    facts = {"model": header["model"], "engine": header["engine"], "modality": header.get("modality", "")}
-    return Stored(Version((Part(segment),), metadata.kinds), facts)
+    arrays, header = read_arrays(path, kind=KIND, version=FILE_VERSION, form=_FileHeader, verify=verify)
+    codes = Codes.of_file(path, arrays, header)
+    with building(path):
+        ids = IdColumn.from_arrays(arrays, header, len(codes))
+        payloads = None
+        if "payloads" in arrays:
+            payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
+        metadata = Metadata.of(payloads, ids)
+        return Stored(Version((Part(Segment(codes, ids, metadata)),), metadata.kinds), _facts(header))
 
 
 def _state(path: Path) -> tuple[tuple[int, int] | None, ...]:

@@ -150,6 +150,35 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
         ) from None
 
 
+def portable_path(path: Path, folder: Path) -> str:
+    """A path as a file that may be published keeps it: relative to the folder of the file, so that both can be moved.
+
+    Only the name is kept where the relative path would show the home folder of the user.
+
+    Args:
+        path: to keep. folder: of the file that keeps it; need not exist.
+
+    Example:
+        >>> portable_path(Path("data/images/1.jpg"), Path("data/run/index"))
+        '../../images/1.jpg'
+    """
+    there, here = Path(os.path.normpath(path.absolute())), Path(os.path.realpath(folder))
+    shared = Path(os.path.commonpath([there, here]))
+    for home in (Path.home(), Path.home().resolve()):
+        if there.is_relative_to(home) and not shared.is_relative_to(home):
+            return there.name
+    return os.path.relpath(there, here)
+
+
+def located(stored: str, folder: Path) -> Path:
+    """The absolute path that `portable_path` kept; the absolute paths of earlier versions are unchanged.
+
+    Args:
+        stored: path in a file. folder: of that file.
+    """
+    return Path(os.path.normpath(Path(os.path.realpath(folder)) / stored))
+
+
 def require_regular(path: Path) -> None:
     """Refuse a path that is not a regular file, before it is opened: reading a named pipe could wait for ever.
 

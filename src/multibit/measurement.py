@@ -25,7 +25,7 @@ from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
-from multibit.pipeline import require_own_features
+from multibit.pipeline import located_encoder, require_own_features
 from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, require_same_split
@@ -131,6 +131,7 @@ def assess_run(
     store: FeatureStore,
     anchor: Measurement | None = None,
     *,
+    download: bool = False,
     progress: bool = False,
 ) -> Assessment:
     """Complete the measurement of a run: resolution, agreement of lengths, quantisation, bit statistics, cost.
@@ -138,6 +139,7 @@ def assess_run(
     Args:
         measured: of the run. store: its features.
         anchor: measurement of the run or codes whose candidates are shared with all pools; this run when None.
+        download: as for `label_name_relevance`.
         progress: show a bar on standard error.
 
     Raises:
@@ -146,7 +148,8 @@ def assess_run(
     run = measured.run
     if isinstance(anchor, MeasuredRun):
         require_same_split(anchor.run, run)
-    references, notes = references_of(run.recipe.text, run.label_names, measured.database)
+    recipe = located_encoder(run, run.recipe.text)
+    references, notes = references_of(recipe, run.label_names, measured.database, run.folder, download=download)
     with showing(progress):
         return assess(
             measured.rankings,
@@ -164,25 +167,36 @@ def assess_run(
 
 
 def references_of(
-    recipe: EncoderRecipe | None, label_names: Sequence[str], database: CodedItems
+    recipe: EncoderRecipe | None,
+    label_names: Sequence[str],
+    database: CodedItems,
+    folder: Path | None = None,
+    *,
+    download: bool = False,
 ) -> tuple[list[GradedRelevance], list[str]]:
     """The IDF evaluator, and the label-name evaluator if a text encoder and label names are available.
 
     Args:
         recipe: of the text features, if known. label_names: C names. database: items for the frequency of each label.
+        folder, download: as for `label_name_relevance`.
 
     Returns:
         The evaluators, and one sentence for each that is missing.
     """
     idf = GradedRelevance.idf(database.labels)
     try:
-        return [idf, label_name_relevance(recipe, label_names)], []
+        return [idf, label_name_relevance(recipe, label_names, folder=folder, download=download)], []
     except MultibitError as error:
         return [idf], [f"No label-name evaluator: {error}"]
 
 
 def label_name_relevance(
-    recipe: EncoderRecipe | None, label_names: Sequence[str], *, text_encoder: str | None = None
+    recipe: EncoderRecipe | None,
+    label_names: Sequence[str],
+    *,
+    text_encoder: str | None = None,
+    folder: Path | None = None,
+    download: bool = False,
 ) -> GradedRelevance:
     """The label-name evaluator; its `origin` names the text encoder.
 
@@ -193,12 +207,15 @@ def label_name_relevance(
         recipe: of the text features; None where there are none. label_names: C names.
         text_encoder: name, folder or hub name of another encoder. When None, the encoder of the features, or the
             packaged one where the features are ready-made.
+        folder: of the file that holds the recipe, for a model folder inside it.
+        download: whether the hub may be asked for the encoder of the recipe; the user's token is not sent.
 
     Raises:
         DataError: no label names. MultibitError: the text encoder cannot be loaded.
     """
     if text_encoder is None and recipe is not None and recipe.weights:
-        encoder, origin = text_encoder_of(replace(recipe, prompt="{}")), recipe.name
+        plain = replace(recipe, prompt="{}")
+        encoder, origin = text_encoder_of(plain, folder=folder, download=download), recipe.name
     else:
         name = text_encoder or DEFAULT_TEXT_ENCODER
         encoder, origin = load_text_encoder(name), Path(name).name if Path(name).is_dir() else name
@@ -308,13 +325,19 @@ def measure_against(sets: CodeSets, run: Run, store: FeatureStore, *, at: int | 
 
 
 def assess_codes(
-    measured: MeasuredCodes, label_names: Sequence[str] = (), recipe: EncoderRecipe | None = None
+    measured: MeasuredCodes,
+    label_names: Sequence[str] = (),
+    recipe: EncoderRecipe | None = None,
+    folder: Path | None = None,
+    *,
+    download: bool = False,
 ) -> Assessment:
     """Measure what needs no model: resolution, agreement of lengths, use of bits.
 
     Args:
         measured: the codes. label_names: C names, for the label-name evaluator.
         recipe: of the text encoder that reads them; the packaged one when None.
+        folder, download: as for `label_name_relevance`.
 
     Raises:
         DataError: another number of label names than label columns.
@@ -323,7 +346,7 @@ def assess_codes(
     sets.require_label_names(label_names)
     references, notes = [GradedRelevance.idf(sets.database.labels)], list(sets.notes)
     if label_names:
-        references, missing = references_of(recipe, label_names, sets.database)
+        references, missing = references_of(recipe, label_names, sets.database, folder, download=download)
         notes += missing
     return assess(
         measured.rankings,
@@ -336,7 +359,7 @@ def assess_codes(
 
 
 def _facts_of_codes(sets: CodeSets) -> dict[str, str]:
-    files = dict.fromkeys(str(file.path) for file in sets.files.values())
+    files = dict.fromkeys(file.path.name for file in sets.files.values())
     return {
         "codes": f"made elsewhere: {', '.join(files)}",
         "code lengths": f"{', '.join(map(str, sets.lengths))} bits{', nested' if sets.nested else ''}",

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ from multibit.arrays import row_numbers
 from multibit.codes import MODALITIES, Codes, Modality
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError
-from multibit.features import FeatureStore, Recipe
+from multibit.errors import DataError, MismatchError, MultibitError
+from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
-from multibit.files import replacing
+from multibit.features.store import read_header
+from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.runs import Run, is_run
-from multibit.search import Index
+from multibit.search import Hit, Index
 from multibit.search.exchange import save_mat
 
 # Features
@@ -37,7 +40,7 @@ def open_features(run: Run, features: Path | str | None = None) -> FeatureStore:
     Raises:
         DataError: the path is not recorded, or does not exist. MismatchError: features of another recipe.
     """
-    where = features or run.record.features
+    where = features or run.features
     if where is None:
         raise DataError("the path of the features is not recorded.", file=run.folder, hint="Pass it as `features`.")
     if features is None and not Path(where).exists():
@@ -66,7 +69,7 @@ def require_own_features(run: Run, store: FeatureStore) -> None:
             f"{run.record.data} with {run.record.dataset.items} items, so training items could be among the queries.",
             file=store.source,
             field="data",
-            hint=f"Pass the `features` that it was trained on: {run.record.features or 'their path is not recorded'}.",
+            hint=f"Pass the `features` that it was trained on: {run.features or 'their path is not recorded'}.",
         )
 
 
@@ -152,6 +155,10 @@ def write_codes(
 # Indices
 
 
+INDEX = "index"
+"""Name of the folder of the indices in a run folder."""
+
+
 def index_path(folder: Path, name: str) -> Path:
     """The file of an index in an index folder, see `index_names`."""
     return folder / f"{name}.mbx"
@@ -178,19 +185,26 @@ def index_name(run: Run, modality: Modality, bits: int | None = None) -> str:
 
 
 def build_indices(
-    run: Run, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
+    run: Run,
+    store: FeatureStore,
+    rows: ArrayLike | None = None,
+    *,
+    engine: str = "exact",
+    folder: Path | None = None,
 ) -> dict[str, Index]:
     """Build the indices of a run, see `index_names`, with image path, text and labels as metadata.
 
     Args:
         run: with the model. store: the items. rows: of the items to index, or a mask; all when None.
         engine: "exact" or another search engine.
+        folder: where they will be saved, RUN/index when None: image paths are kept relative to it, see `located_hits`.
     """
+    place = folder or run.folder / INDEX
     coded = encode_store(run.model, store, rows)
     indices = {}
     for name, (modality, bits) in index_names(run).items():
         indices[name] = Index(run.record.model, engine, modality)
-        _upsert(indices[name], coded.at(bits).codes(modality), store, rows)
+        _upsert(indices[name], coded.at(bits).codes(modality), store, rows, place)
     return indices
 
 
@@ -208,14 +222,31 @@ def update_indices(run: Run, store: FeatureStore, folder: Path, rows: ArrayLike 
     for name, (modality, bits) in index_names(run).items():
         with Index.editing(index_path(folder, name)) as index:
             index.require_model(run.record.model)
-            _upsert(index, coded.at(bits).codes(modality), store, rows)
+            _upsert(index, coded.at(bits).codes(modality), store, rows, folder)
         indices[name] = index
     return indices
 
 
-def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None) -> None:
+def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None, folder: Path) -> None:
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-    index.upsert([store.dataset.ids[row] for row in chosen], codes, [store.dataset.describe(row) for row in chosen])
+    payloads = [store.dataset.describe(row) for row in chosen]
+    for payload in payloads:
+        payload["image"] = payload["image"] and portable_path(Path(payload["image"]), folder)
+    index.upsert([store.dataset.ids[row] for row in chosen], codes, payloads)
+
+
+def located_hits(hits: Sequence[Hit], folder: Path) -> list[Hit]:
+    """Hits with the absolute paths of their images.
+
+    Args:
+        hits: of an index. folder: of the index, to which it keeps the paths relative.
+    """
+    return [
+        replace(hit, payload={**hit.payload, "image": str(located(image, folder))})
+        if isinstance(image := hit.payload.get("image"), str)
+        else hit
+        for hit in hits
+    ]
 
 
 def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = None) -> Index:
@@ -245,34 +276,46 @@ def open_index(run: Run, folder: Path, modality: Modality, bits: int | None = No
 # Queries
 
 
-def encode_text(run: Run, text: str, bits: int | None = None) -> NDArray[np.float32]:
+def encode_text(run: Run, text: str, bits: int | None = None, *, download: bool = False) -> NDArray[np.float32]:
     """Relaxed code (1, B) of a text, by the text encoder of the run's features.
 
     Args:
         run: with the model. text: any. bits: length to be searched at, where the run has a code for each length; the
             longest when None.
+        download: whether the hub may be asked for an encoder that is not on this disk; the user's token is not sent.
 
     Raises:
         DataError: the run was trained on ready-made features. MismatchError: the installed encoder differs from that
             of the features.
     """
-    encoder = text_encoder_of(run.recipe.text)
+    encoder = text_encoder_of(located_encoder(run, run.recipe.text), folder=run.folder, download=download)
     run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
     return _code(run, encoder, [text], "text", bits)
 
 
-def encode_image(run: Run, path: Path, bits: int | None = None) -> NDArray[np.float32]:
+def encode_image(run: Run, path: Path, bits: int | None = None, *, download: bool = False) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
 
     Args:
-        run: with the model. path: of the image. bits: as for `encode_text`.
+        run: with the model. path: of the image. bits, download: as for `encode_text`.
 
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = image_encoder_of(run.recipe.image)
+    encoder = image_encoder_of(located_encoder(run, run.recipe.image), folder=run.folder, download=download)
     run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
     return _code(run, encoder, [encoder.prepare(open_image(path))], "image", bits)
+
+
+def located_encoder(run: Run, recipe: EncoderRecipe) -> EncoderRecipe:
+    """The recipe, with the place of a model folder that only the features know: a run keeps its name."""
+    if "/" in recipe.source or not recipe.source or (run.folder / recipe.source).exists():
+        return recipe
+    with contextlib.suppress(MultibitError):
+        if run.features is not None:
+            stored = read_header(run.features).recipe
+            return next((each for each in (stored.image, stored.text) if each == recipe), recipe)
+    return recipe
 
 
 def _code(run: Run, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None) -> NDArray[np.float32]:

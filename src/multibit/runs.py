@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, read_json, replacing, typed, write_json
+from multibit.files import fingerprint, located, portable_path, read_json, replacing, typed, write_json
 from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
@@ -77,7 +77,8 @@ class RunRecord:
         config: settings. model, teacher, split, data: fingerprints; no teacher, "", for a method without one.
         blocks: bits of each scale; empty for a method without scales.
         recipe: of the features. label_names: of the label columns. dataset: size and fingerprint.
-        features: path of the feature store; None if it was in memory. selection: of the epoch.
+        features: path of the feature store, relative to the run folder; None if it was in memory.
+        selection: of the epoch.
         device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
         method: name of the method; "" if not recorded, as in earlier versions.
         seconds: of the training, by length for a model for each length, else under ""; empty if not recorded.
@@ -159,6 +160,11 @@ class Run:
     def name(self) -> str:
         """Name of the folder, for tables."""
         return self.folder.resolve().name
+
+    @property
+    def features(self) -> Path | None:
+        """Path of the features that it was trained on; None if it is not recorded."""
+        return None if self.record.features is None else located(self.record.features, self.folder)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -342,11 +348,11 @@ def _write(
         model=result.model.fingerprint(),
         teacher="" if result.teacher is None else result.teacher.fingerprint(),
         split=split.fingerprint(),
-        recipe=store.recipe,
+        recipe=_portable(store.recipe),
         label_names=list(store.dataset.label_names),
         data=store.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
-        features=str(store.source.resolve()) if store.source else None,
+        features=portable_path(store.source, folder) if store.source else None,
         selection=Selection(state.best_epoch, rule, state.best_score if scored else None, by_length),
         versions=versions_here(),
         content="",
@@ -357,6 +363,15 @@ def _write(
         seconds=seconds,
     ).write(folder / "run.json")
     remove_states(folder)
+
+
+def _portable(recipe: Recipe) -> Recipe:
+    """The recipe without the paths of this machine: of a model folder only the name; the features know its place."""
+    sides = (recipe.image, recipe.text)
+    return Recipe(
+        *(replace(each, source=Path(each.source).name if Path(each.source).is_absolute() else each.source)
+          for each in sides)
+    )  # fmt: skip
 
 
 def remove_states(folder: Path) -> None:

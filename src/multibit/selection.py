@@ -16,7 +16,7 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import DataError, FormatError
 from multibit.features import FeatureStore
-from multibit.files import read_json, write_json
+from multibit.files import portable_path, read_json, write_json
 from multibit.folders import only_writer
 from multibit.hashing.select import MARGIN, Choice, Scores, Setting, grid_of, require_selectable, select, stages_of
 from multibit.runs import DatasetRecord, versions_here
@@ -47,7 +47,8 @@ class SelectionRecord:
         method: name. config: settings of all trainings, with the seed, without alpha and eta.
         alpha, eta: values of the grid. bits: code length of the scores. stages: epochs after which settings are
             compared. margin: difference that never stops a setting.
-        data, split: fingerprints. dataset: its size and fingerprint. features: path of the feature store, or None.
+        data, split: fingerprints. dataset: its size and fingerprint.
+        features: path of the feature store, relative to the folder, or None.
         device: of the trainings. versions: of the libraries.
         settings: with scores so far. chosen: the best, with its scores; None in an unfinished selection.
     """
@@ -150,7 +151,7 @@ def select_in(
         data=store.fingerprint(),
         split=split.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
-        features=str(store.source.resolve()) if store.source else None,
+        features=portable_path(store.source, folder) if store.source else None,
         device=device,
         versions=versions_here(),
         settings=[SettingRecord(*setting, []) for setting in grid_of(alpha, eta)],

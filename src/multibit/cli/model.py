@@ -15,6 +15,7 @@ from multibit.cli.options import (
     ConfigOption,
     Device,
     DeviceOption,
+    DownloadOption,
     FeaturesArgument,
     GroupsOption,
     MethodOption,
@@ -192,7 +193,7 @@ def encode(
     require_ending(out, "out", ".npz", ".mat")
     require_writable(out, unlike=(features,))
     loaded = Run.load(run)
-    require_writable(out, unlike=(Path(loaded.record.features or ""),))
+    require_writable(out, unlike=(loaded.features,))
     store = open_features(loaded, features)
     write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)
     echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
@@ -230,6 +231,7 @@ def evaluate(
         typer.Option(help="Of codes made elsewhere: file with a name per label column, for the label-name evaluator."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
+    download: DownloadOption = False,
 ) -> None:
     """Evaluate a run or codes made elsewhere, and write a report.
 
@@ -260,7 +262,7 @@ def evaluate(
         _check_targets(target, None if no_report else folder, None)
         names = lines(label_names) or []
         _evaluate_codes(
-            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown
+            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown, download
         )
         return
     refuse_unused(ctx, "on a run", "lengths", "label_names")
@@ -281,7 +283,8 @@ def evaluate(
         count = len(write_field_files(field_record(first, store), save_dir))
         echo(f"Wrote {save_dir}: {count} files in the field's formats")
     if not no_report:
-        assessed = [assess_run(first, store), *(assess_run(each, store, first) for each in measured[1:])]
+        others_too = (assess_run(each, store, first, download=download) for each in measured[1:])
+        assessed = [assess_run(first, store, download=download), *others_too]
         _write_report(assessed, folder, comparisons, target)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
@@ -296,6 +299,7 @@ def _evaluate_codes(
     lengths: str | None,
     label_names: Sequence[str],
     markdown: bool,
+    download: bool,
 ) -> None:
     """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
     from multibit.evaluation.storage import save_evaluations
@@ -308,7 +312,7 @@ def _evaluate_codes(
         measure_codes,
         require_same_items,
     )
-    from multibit.pipeline import open_features
+    from multibit.pipeline import located_encoder, open_features
     from multibit.runs import Run
     from multibit.search.code_files import CodeSets
 
@@ -325,9 +329,15 @@ def _evaluate_codes(
     comparisons = _show_tables([first, *others], markdown)
     save_evaluations(target, first.evaluations)
     if folder is not None:
-        compared = [assess_run(other, store, first) for other, store in zip(others, stores, strict=True)]
-        known = (
-            assess_codes(first, runs[0].label_names, runs[0].recipe.text) if runs else assess_codes(first, label_names)
+        measured_with = zip(others, stores, strict=True)
+        compared = [assess_run(other, store, first, download=download) for other, store in measured_with]
+        recipe = located_encoder(runs[0], runs[0].recipe.text) if runs else None
+        known = assess_codes(
+            first,
+            runs[0].label_names if runs else label_names,
+            recipe,
+            runs[0].folder if runs else None,
+            download=download,
         )
         _write_report([known, *compared], folder, comparisons, target)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")

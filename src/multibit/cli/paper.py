@@ -10,6 +10,7 @@ import typer
 from multibit.cli.options import (
     Device,
     DeviceOption,
+    DownloadOption,
     PresetOption,
     SetOption,
     echo,
@@ -23,7 +24,7 @@ from multibit.errors import ConfigError
 
 NOT_JOINED = (
     "table", "methods", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training",
-    "validation", "device",
+    "validation", "download", "device",
 )  # fmt: skip
 """Options of `reproduce` that have no effect when finished reproductions are joined."""
 
@@ -82,6 +83,7 @@ def reproduce(
     joined: Annotated[
         bool, typer.Option("--join", help="Join finished reproductions of several datasets into the paper's layouts.")
     ] = False,
+    download: DownloadOption = False,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Reproduce the paper's tables and figures.
@@ -143,6 +145,7 @@ def reproduce(
         text_encoder=text_encoder,
         workers=processors() if device is Device.cpu else 1,
         compared=compared,
+        download=download,
     )
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from multibit.cli.options import (
+    DownloadOption,
     EngineName,
     Items,
     Modality,
@@ -50,7 +51,9 @@ def index(
     and a crash leaves either the old index or the new one.
     """
     from multibit.files import require_writable
+    from multibit.folders import require_inside
     from multibit.pipeline import (
+        INDEX,
         build_indices,
         index_names,
         index_path,
@@ -65,7 +68,7 @@ def index(
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = Run.load(run)
-    folder = out or run / "index"
+    folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
     for path in paths.values():
@@ -81,7 +84,7 @@ def index(
         if update:
             built = update_indices(loaded, store, folder, rows)
         else:
-            built = build_indices(loaded, store, rows, engine=engine.value)
+            built = build_indices(loaded, store, rows, engine=engine.value, folder=folder)
             for name, path in paths.items():
                 built[name].save(path)
     for name, path in paths.items():
@@ -173,11 +176,12 @@ def search(
     index: Annotated[Path | None, typer.Option(help="Index folder. Default: RUN/index")] = None,
     sheet: Annotated[Path | None, typer.Option(help="Also draw the hits to this .png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    download: DownloadOption = False,
 ) -> None:
     """Search by text or image at any code length."""
     from multibit.codes import Codes
     from multibit.files import require_writable
-    from multibit.pipeline import encode_image, encode_text, open_index
+    from multibit.pipeline import INDEX, encode_image, encode_text, located_hits, open_index
     from multibit.report.tables import hits_table
     from multibit.runs import Run
 
@@ -191,14 +195,19 @@ def search(
         require_writable(sheet, unlike=(image,))
     loaded = Run.load(run)
     searched: Modality = modality or ("text" if image else "image")
-    found = open_index(loaded, index or run / "index", searched, bits)
-    values = encode_image(loaded, image, bits) if image else encode_text(loaded, query, bits)
+    folder = index or run / INDEX
+    found = open_index(loaded, folder, searched, bits)
+    values = (
+        encode_image(loaded, image, bits, download=download)
+        if image
+        else encode_text(loaded, query, bits, download=download)
+    )
     conditions = found.read_where(where) if where else None
     if relaxed:
         result = found.search_relaxed(values, k, bits, where=conditions)
     else:
         result = found.search(Codes.binarize(values), k, bits, max_distance=max_distance, where=conditions)
-    hits, measure = result.hits(), "score" if relaxed else "distance"
+    hits, measure = located_hits(result.hits(), folder), "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}

@@ -14,8 +14,9 @@ import numpy as np
 
 from multibit import __version__
 from multibit.config import PRESETS, Config
-from multibit.errors import ConfigError, DataError, FormatError
+from multibit.errors import ConfigError, DataError, FormatError, shown
 from multibit.files import read_json, replacing
+from multibit.folders import subfolder
 from multibit.paper.accuracy_cells import P_VALUE
 from multibit.paper.cells import FLOAT, Cells
 from multibit.paper.figures import FIGURES, PaperFigure
@@ -205,7 +206,7 @@ def join(folders: Sequence[Path], out: Path) -> list[Path]:
     if repeated := next((title for title in titles if titles.count(title) > 1), None):
         raise DataError(f"two folders are of {repeated}.", option="join", hint="Give one folder for each dataset.")
     tables = joined_tables(finished)
-    written = [path for name, table in tables.items() for path in write_table(table, out / "tables" / name)]
+    written = [path for name, table in tables.items() for path in write_table(table, subfolder(out, "tables") / name)]
     parts = ["# The paper's tables, measured here", *(f"{each.title}: {each.facts}" for each in finished)]
     page = "\n\n".join([*parts, *(table.markdown() for table in tables.values())]) + "\n"
     written.append(_write(out / f"{PAGE}.md", page.encode()))
@@ -312,7 +313,7 @@ def _draw(finished: Sequence[Finished], out: Path) -> list[Path]:
         kept = {each.title: numbers_of(each.folder / "figures", figure) for each in finished}
         measured = {title: _read_numbers(path, figure) for title, path in kept.items() if path.exists()}
         if measured:
-            written += save_figure(figure.draw(measured), out / "figures" / figure.name)
+            written += save_figure(figure.draw(measured), subfolder(out, "figures") / figure.name)
     return written
 
 
@@ -330,7 +331,9 @@ def _html(finished: Sequence[Finished], tables: Mapping[str, Table]) -> str:
     import jinja2
 
     text = files("multibit.paper").joinpath("joined.html.jinja").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    template = jinja2.Environment(autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True).from_string(
+        text
+    )
     return template.render(version=__version__, finished=finished, tables=tables)
 
 

@@ -14,9 +14,10 @@ from rich.console import Console
 from multibit.arrays import Labels, as_labels
 from multibit.codes.items import MIDDLE
 from multibit.config import MAX_BITS, Config
-from multibit.errors import ConfigError, DataError, MissingExtraError, require_known
+from multibit.errors import ConfigError, DataError, MissingExtraError, printable, require_known
 from multibit.features.store import FeatureStore
-from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, typed, write_json
+from multibit.files import Arrays, fingerprint, portable_path, read_json, read_npz, replacing, typed, write_json
+from multibit.folders import subfolder
 from multibit.hashing.methods import METHODS
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
@@ -175,24 +176,24 @@ def reproduce_all(
     require_plan(reproduction.config, seeds)
     if reproduction.subject.store is not None:
         reproduction.subject.store.require_finite()
-    identity = _identity(reproduction, seeds)
+    identity = _identity(reproduction, seeds, folder)
     earlier = _earlier(folder, identity)
     outcomes: list[Outcome] = []
     left_out: dict[str, str] = {}
     for name in names:
         try:
             if name in FIGURES:
-                _make_figure(FIGURES[name], reproduction, seeds, folder / "figures")
+                _make_figure(FIGURES[name], reproduction, seeds, folder)
             else:
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 table = outcomes[-1].table()
                 console.print(table.rich())
-                write_table(table, folder / "tables" / name)
+                write_table(table, subfolder(folder, "tables") / name)
         except (DataError, MissingExtraError) as error:
             left_out[name] = str(error)
     for reason in dict.fromkeys(left_out.values()):
         names_of = ", ".join(name for name, why in left_out.items() if why == reason)
-        console.print(f"Left out: {names_of}. {reason}", markup=False)
+        console.print(printable(f"Left out: {names_of}. {reason}"), markup=False)
     _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
     return outcomes, left_out
 
@@ -202,9 +203,10 @@ def _make_figure(figure: PaperFigure, reproduction: Reproduction, seeds: Sequenc
     if missing := missing_for_figures():
         raise missing
     measured = figure.measure(reproduction, seeds)
+    place = subfolder(folder, "figures")
     if figure.joined:
-        write_json(numbers_of(folder, figure), measured, kind=FIGURE_KIND, version=FIGURE_VERSION)
-    save_figure(figure.draw({"": measured}), folder / figure.name)
+        write_json(numbers_of(place, figure), measured, kind=FIGURE_KIND, version=FIGURE_VERSION)
+    save_figure(figure.draw({"": measured}), place / figure.name)
 
 
 def numbers_of(folder: Path, figure: PaperFigure) -> Path:
@@ -226,8 +228,11 @@ def save_figure(drawn: Figure | Image, path: Path) -> list[Path]:
     return written
 
 
-def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
+def _identity(r: Reproduction, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
     """What all tables of one folder must share."""
+    encoder = r.text_encoder
+    if encoder is not None and Path(encoder).is_dir():
+        encoder = portable_path(Path(encoder), folder)
     store, labels = r.subject.store, r.subject.labels
     return {
         "config": r.config.to_dict(),
@@ -235,7 +240,7 @@ def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
         "column": r.subject.column,
         "split": r.split.fingerprint(),
         "seeds": list(seeds),
-        "text_encoder": r.text_encoder,
+        "text_encoder": encoder,
         "compared": list(r.compared),
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multibit import __version__
 from multibit.data.checking import Check
-from multibit.errors import FormatError, MissingExtraError
+from multibit.errors import FormatError, MissingExtraError, shown
 from multibit.evaluation import storage
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
@@ -149,5 +149,5 @@ def _render(**content: Any) -> str:
     except ImportError:
         raise MissingExtraError("jinja2", extra="report", need="An HTML page") from None
     text = files("multibit.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True).from_string(text)
+    template = jinja2.Environment(autoescape=True, finalize=shown).from_string(text)
     return template.render(version=__version__, **content)

@@ -92,7 +92,7 @@ def putting(path: Path, put: Callable[[Path, Path], None]) -> Iterator[Path]:
     prefix = f".{path.name}."
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) / path.name
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix="~", dir=path.parent)) / path.name
         try:
             yield temporary
             for file in [temporary, *temporary.rglob("*")]:
@@ -106,6 +106,16 @@ def putting(path: Path, put: Callable[[Path, Path], None]) -> Iterator[Path]:
         if prefix not in str(error.filename):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def remove_left_over(folder: Path, pattern: str = "*") -> None:
+    """Remove what interrupted writers left in a folder under temporary names; the caller is its only writer.
+
+    Args:
+        folder: need not exist. pattern: glob pattern of the names of what they wrote.
+    """
+    for left_over in folder.glob(f".{pattern}.{8 * '?'}~/"):
+        shutil.rmtree(left_over, ignore_errors=True)
 
 
 def _rename(temporary: Path, path: Path) -> None:

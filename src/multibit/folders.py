@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from multibit.errors import BusyError, DataError
-from multibit.files import putting
+from multibit.files import putting, remove_left_over
 
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by this kernel, or by this file system
 
@@ -93,11 +93,15 @@ def _keep_others(earlier: Path, fresh: Path, own: Iterable[str]) -> None:
 
 
 def subfolder(folder: Path, name: str) -> Path:
-    """A folder inside an output folder, created if needed; a symbolic link there is removed, not followed."""
+    """A folder inside an output folder, created if needed; a symbolic link there is removed, not followed.
+
+    What interrupted writers left in it is removed; the caller is the only writer of the output folder.
+    """
     path = folder / name
     if path.is_symlink():
         path.unlink()
     path.mkdir(parents=True, exist_ok=True)
+    remove_left_over(path)
     return path
 
 
@@ -143,8 +147,7 @@ def only_writer(path: Path, names: Sequence[str] = (), *, replaced: bool = False
     descriptor, locked = _lock(path, replaced)
     try:
         for pattern in patterns:
-            for left_over in folder.glob(f".{pattern}.{8 * '?'}/"):
-                shutil.rmtree(left_over, ignore_errors=True)
+            remove_left_over(folder, pattern)
         yield
     finally:
         if locked != path:

@@ -208,7 +208,7 @@ class Run:
             chosen, config = configure(method, preset, settings)
             method, preset, settings = chosen.name, None, {}
         if (folder / "run.json").exists():
-            raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
+            return cls._completed(folder, store, split, config)
         require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
@@ -224,6 +224,21 @@ class Run:
                 with contextlib.suppress(OSError):
                     folder.rmdir()  # removes only an empty folder
         return cls.load(folder)
+
+    @classmethod
+    def _completed(cls, folder: Path, store: FeatureStore, split: Split, config: Settings) -> Run:
+        """The same run, where a writer was killed after it was finished and before its states were removed.
+
+        Raises:
+            DataError: the folder holds a finished run.
+        """
+        if state_files(folder / STATE_FILE):
+            with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
+                run = cls.load(folder)
+                if run.config == config and run.split.same_rows(split) and run.record.data == store.fingerprint():
+                    remove_states(folder)
+                    return run
+        raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
 
     @classmethod
     def load(cls, folder: Path | str) -> Run:

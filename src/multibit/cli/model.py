@@ -185,6 +185,7 @@ def encode(
     .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; query and database items of the run's split.
     """
     from multibit.files import require_writable
+    from multibit.folders import only_writer_of
     from multibit.pipeline import open_features, write_codes
     from multibit.runs import Run
 
@@ -194,6 +195,7 @@ def encode(
     require_writable(out, unlike=(features,))
     loaded = Run.load(run)
     require_writable(out, unlike=(loaded.features,))
+    ctx.with_resource(only_writer_of(out))
     store = open_features(loaded, features)
     write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)
     echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
@@ -244,6 +246,7 @@ def evaluate(
     """
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
+    from multibit.folders import only_writer_of
     from multibit.measurement import assess_run, measure
     from multibit.pipeline import open_features, require_one_view
     from multibit.report.field import LAST, field_record, write_field_files
@@ -260,6 +263,7 @@ def evaluate(
             refuse_unused(ctx, "with --against, because the run has the names", "label_names")
         folder, target = report or _next_to(run, "report"), out or _next_to(run, "evaluation.json")
         _check_targets(target, None if no_report else folder, None)
+        ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, None)))
         names = lines(label_names) or []
         _evaluate_codes(
             run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown, download
@@ -269,6 +273,7 @@ def evaluate(
     folder, target = report or run / "report", out or run / "evaluation.json"
     loaded = Run.load(run)
     _check_targets(target, None if no_report else folder, save_dir)
+    ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, save_dir)))
     others = [Run.load(path) for path in against or ()]
     for other in others:
         require_comparable(loaded, other)
@@ -382,6 +387,11 @@ def _write_report(
         echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
     else:
         echo(f"Wrote {written[0]}: open it in a browser")
+
+
+def _outputs(target: Path, *folders: Path | None) -> list[Path | None]:
+    """What an evaluation replaces; None where it is not written."""
+    return [target, target.with_suffix(".parquet"), *folders]
 
 
 def _check_targets(out: Path, report: Path | None, field: Path | None) -> None:

@@ -94,10 +94,12 @@ def reproduce(
     from multibit.codes.compiling import processors
     from multibit.config import Config
     from multibit.files import require_writable
+    from multibit.folders import only_writer
     from multibit.hashing.code_model import check_device
     from multibit.paper.join import join
     from multibit.paper.reproduce import (
         QUICK,
+        SUMMARY,
         choose,
         compared_methods,
         entries_table,
@@ -147,6 +149,8 @@ def reproduce(
         compared=compared,
         download=download,
     )
+    out.mkdir(parents=True, exist_ok=True)
+    ctx.with_resource(only_writer(out, (SUMMARY, "reproduction.md")))
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:

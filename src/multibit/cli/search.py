@@ -136,16 +136,19 @@ def merge(
 
 
 def export(
+    ctx: typer.Context,
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index (.mbx).")],
     out: Annotated[Path, typer.Option(help="File to write: .parquet (everything), .npy (packed codes) or .faiss.")],
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
 ) -> None:
     """Export an index to Parquet, or its codes to numpy or faiss."""
     from multibit.files import require_writable
+    from multibit.folders import only_writer_of
     from multibit.search import Index
     from multibit.search.exchange import export_codes, export_index
 
     require_writable(out, unlike=(index,))
+    ctx.with_resource(only_writer_of(out))
     found = Index.load(index)
     assert found.codes is not None  # an empty index is never saved
     if out.suffix == ".parquet":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
 from multibit.errors import ConfigError, DataError, MismatchError, require_known
+from multibit.files import remove_left_over
 from multibit.folders import only_writer
 from multibit.search import storage
 from multibit.search.columns import Id, IdColumn
@@ -611,8 +611,7 @@ class Index:
 def _writing(path: Path) -> Iterator[None]:
     """Be the only writer of an index, and remove what interrupted writers left in it and next to it."""
     with only_writer(path, ("*",), replaced=path.is_symlink()):
-        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
-            shutil.rmtree(left_over, ignore_errors=True)
+        remove_left_over(path.parent, glob.escape(path.name))
         yield
 
 

@@ -47,10 +47,8 @@ def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> Non
         else:
             index = faiss.IndexBinaryFlat(packed.shape[1] * 8)
             index.add(packed)
-            try:
-                faiss.write_index_binary(index, str(temporary))
-            except RuntimeError as error:  # a full disk, for faiss
-                raise OSError(f"{target}: cannot be written ({str(error).splitlines()[0]})") from None
+            # its own writer only prints that a disk is full when it closes the file
+            temporary.write_bytes(faiss.serialize_index_binary(index).data)
 
 
 def import_codes(path: Path | str, bits: int | None = None) -> Codes:

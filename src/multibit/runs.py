@@ -92,7 +92,7 @@ class RunRecord:
     label_names: list[str]
     data: str
     dataset: DatasetRecord
-    features: str | None
+    features: str | None = field(compare=False)
     selection: Selection
     versions: dict[str, str]
     content: str

@@ -75,11 +75,11 @@ class Summary(msgspec.Struct):
     """What `reproduction.json` must have."""
 
     config: dict[str, Any]
-    data: str
     column: str | None
-    split: str
     seeds: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]]
     tables: dict[str, MadeTable]
+    data: str = ""
+    split: str = ""
     text_encoder: str | None = None
     compared: list[str] = []
 
@@ -256,7 +256,7 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
         return {}
     stored = read_json(path, kind=KIND, version=VERSION)
     typed(stored, Summary, path, "Delete the file; trained runs are kept.")
-    content = {"text_encoder": None, "compared": [], **stored}
+    content = {"text_encoder": None, "compared": [], "data": "", "split": "", **stored}
     content["config"] = {**Config().to_dict(), **content["config"]}  # a setting that is newer had its default then
     different = [name for name, value in identity.items() if content[name] != value]
     if different:

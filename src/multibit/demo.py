@@ -14,13 +14,14 @@ from multibit.codes.items import Modality
 from multibit.config import Settings
 from multibit.data import Split
 from multibit.data.sample import load_sample
+from multibit.errors import printable
 from multibit.evaluation.storage import save_evaluations
 from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
 from multibit.machine import processors
 from multibit.measurement import evaluate_run
-from multibit.pipeline import build_indices, encode_image, encode_text, index_name, index_path
+from multibit.pipeline import INDEX, build_indices, encode_image, encode_text, index_name, index_path, located_hits
 from multibit.portable.export import make_portable
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
@@ -69,11 +70,11 @@ def run_demo(folder: Path, config: Settings, out: Console, *, method: str = "", 
     save_evaluations(folder / "evaluation.json", evaluations)
     indices = build_indices(run, store, split.database)
     for name, index in indices.items():
-        index.save(index_path(run.folder / "index", name))
+        index.save(index_path(run.folder / INDEX, name))
     sheet = folder / "searches.png"
     contact_sheet(_searches(run, store, indices), sheet)
-    out.print(f"Example searches: {sheet}")
-    out.print(f'Search yourself: multibit search {folder / "run"} "a red flower" --bits 32')
+    out.print(f"Example searches: {printable(str(sheet))}")
+    out.print(f'Search yourself: multibit search {printable(str(folder / "run"))} "a red flower" --bits 32')
 
 
 def sample_features(folder: Path, out: Console, *, device: str = "cpu") -> FeatureStore:
@@ -84,7 +85,7 @@ def sample_features(folder: Path, out: Console, *, device: str = "cpu") -> Featu
     store = extract_features(load_sample(), images, texts, folder)
     out.print(f"Features: {len(store):,} items, {store.image.shape[1]}-d images, {store.text.shape[1]}-d texts")
     for name, reason in store.skipped:
-        out.print(f"Skipped {name}: {reason}")
+        out.print(printable(f"Skipped {name}: {reason}"))
     return store
 
 
@@ -120,6 +121,7 @@ def _search(run: Run, indices: dict[str, Index], text: str, image: Path | None, 
     rows = {}
     for bits in sorted({min(bits, run.model.bits) for bits in SHOWN_BITS}):
         codes = Codes.binarize(encode_image(run, image, bits) if image else encode_text(run, text, bits))
-        rows[bits] = indices[index_name(run, searched, bits)].search(codes, SHOWN_HITS, bits).hits()
+        hits = indices[index_name(run, searched, bits)].search(codes, SHOWN_HITS, bits).hits()
+        rows[bits] = located_hits(hits, run.folder / INDEX)
     title = f"image -> texts: {text}" if image else f"text -> images: {text}"
     return Search(title, labels, image, rows, show=searched)

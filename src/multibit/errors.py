@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def shown(value: object) -> object:
+    """A value of a page: a text as `printable` gives it, anything else unchanged."""
+    return printable(value) if type(value) is str else value
+
+
 class MultibitError(Exception):
     """Base of every error that multibit raises on purpose. The command line prints it without a traceback.
 

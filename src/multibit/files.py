@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
-import glob
 import hashlib
 import json
 import math
@@ -18,10 +17,10 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -30,10 +29,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import BusyError, ConfigError, DataError, FormatError
+from multibit.errors import ConfigError, DataError, FormatError, MultibitError
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
+Needed = Mapping[str, tuple[str, int]]
+"""Arrays of a file: name -> letters of numpy's kinds, number of dimensions."""
 _DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
@@ -65,7 +66,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
 
     A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
-    an existing one). If `path` is a symbolic link, the link is replaced, and the file that it leads to is unchanged.
+    an existing one, see `multibit.folders.renewing`). If `path` is a symbolic link, the link is replaced, and the file
+    that it leads to is unchanged.
 
     Raises:
         OSError: cannot be written; names `path`, not the temporary file.
@@ -78,14 +80,25 @@ def replacing(path: Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
+    with putting(path, _rename) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def putting(path: Path, put: Callable[[Path, Path], None]) -> Iterator[Path]:
+    """As `replacing`, with another last step.
+
+    Args:
+        path: of the file or folder. put: moves what was written to `path`; called when it is on the disk.
+    """
     prefix = f".{path.name}."
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) / path.name
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix="~", dir=path.parent)) / path.name
         try:
             yield temporary
             flush(*(file for file in [temporary, *temporary.rglob("*")] if file.is_file()))
-            temporary.replace(path)
+            put(temporary, path)
             flush(path.parent)
         finally:
             shutil.rmtree(temporary.parent, ignore_errors=True)
@@ -93,6 +106,22 @@ def replacing(path: Path) -> Iterator[Path]:
         if prefix not in str(error.filename):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def remove_left_over(folder: Path, pattern: str = "*") -> None:
+    """Remove what interrupted writers left in a folder under temporary names; the caller is its only writer.
+
+    Args:
+        folder: need not exist. pattern: glob pattern of the names of what they wrote.
+    """
+    for left_over in folder.glob(f".{pattern}.{8 * '?'}~/"):
+        shutil.rmtree(left_over, ignore_errors=True)
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    if temporary.is_dir() and path.is_symlink():
+        path.unlink()  # a folder cannot be renamed to a link
+    temporary.replace(path)
 
 
 def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path | None] = ()) -> None:
@@ -115,6 +144,8 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
     if path.exists() and path.is_dir() != folder:
         found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
         raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
+    if not folder and path.exists():
+        require_regular(path)  # a device or a named pipe would be replaced by a file
     place = path if folder else path.parent
     while not place.exists():
         place = place.parent
@@ -127,6 +158,35 @@ def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path 
         raise DataError(
             f"cannot be written in {place.resolve()} ({error.strerror}).", file=path, hint=_ELSEWHERE
         ) from None
+
+
+def portable_path(path: Path, folder: Path) -> str:
+    """A path as a file that may be published keeps it: relative to the folder of the file, so that both can be moved.
+
+    Only the name is kept where the relative path would show the home folder of the user.
+
+    Args:
+        path: to keep. folder: of the file that keeps it; need not exist.
+
+    Example:
+        >>> portable_path(Path("data/images/1.jpg"), Path("data/run/index"))
+        '../../images/1.jpg'
+    """
+    there, here = Path(os.path.normpath(path.absolute())), Path(os.path.realpath(folder))
+    shared = Path(os.path.commonpath([there, here]))
+    for home in (Path.home(), Path.home().resolve()):
+        if there.is_relative_to(home) and not shared.is_relative_to(home):
+            return there.name
+    return os.path.relpath(there, here)
+
+
+def located(stored: str, folder: Path) -> Path:
+    """The absolute path that `portable_path` kept; the absolute paths of earlier versions are unchanged.
+
+    Args:
+        stored: path in a file. folder: of that file.
+    """
+    return Path(os.path.normpath(Path(os.path.realpath(folder)) / stored))
 
 
 def require_regular(path: Path) -> None:
@@ -214,59 +274,6 @@ def require_file(path: Path, kind: str) -> None:
         raise FormatError(f"no such file; expected a multibit {kind}.", file=path)
 
 
-@contextlib.contextmanager
-def only_writer(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """Be the only writer of a file or folder while the block runs, and remove temporary files of interrupted writers.
-
-    The operating system releases the lock when the process ends, so a killed writer never blocks others.
-
-    Args:
-        path: a folder that exists, or a file, which need not exist.
-        names: glob patterns of the files that are written in a folder.
-
-    Raises:
-        BusyError: another process is writing there.
-    """
-    folder, patterns = (path, names) if path.is_dir() else (path.parent, [glob.escape(path.name)])
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor, locked = _lock(path)
-    try:
-        for pattern in patterns:
-            for left_over in folder.glob(f".{pattern}.{8 * '?'}/"):
-                shutil.rmtree(left_over, ignore_errors=True)
-        yield
-    finally:
-        if locked != path:
-            locked.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> tuple[int, Path]:
-    """Lock the path itself, or a lock file next to it while it does not exist.
-
-    Saving replaces a file by a new one, so a lock on a file that was replaced meanwhile is tried again.
-
-    Returns:
-        The descriptor, and the path that was locked.
-    """
-    import fcntl  # POSIX only; on other systems files can be read but not written
-
-    while True:
-        target = path if path.exists() else path.with_name(f".{path.name}.lock")
-        descriptor = os.open(target, os.O_RDONLY | (0 if target == path else os.O_CREAT | os.O_NOFOLLOW), 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            still_there = os.fstat(descriptor).st_ino == target.stat().st_ino
-            if still_there and (target == path or not path.exists()):
-                return descriptor, target
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BusyError("another process is writing there.", file=path, hint="Try again when it is done.") from None
-        except FileNotFoundError:
-            pass  # removed meanwhile: try again
-        os.close(descriptor)
-
-
 def flush(*paths: Path) -> None:
     """Flush files or folders to disk, so that their content is stored before what comes next.
 
@@ -300,14 +307,21 @@ def write_json(path: Path, content: Mapping[str, Any], *, kind: str, version: in
         temporary.write_text(json_text(content, kind=kind, version=version), encoding="utf-8")
 
 
-def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()) -> dict[str, Any]:
+@overload
+def read_json(path: Path, *, kind: str, version: int) -> dict[str, Any]: ...
+@overload
+def read_json(path: Path, *, kind: str, version: int, form: type[T], hint: str = ...) -> T: ...
+def read_json(path: Path, *, kind: str, version: int, form: Any = dict[str, Any], hint: str = _AGAIN) -> Any:
     """Read a file that `write_json` wrote.
 
     Args:
-        path: of the file. kind: expected kind. version: newest readable version. fields: required fields.
+        path: of the file. kind: expected kind. version: newest readable version.
+        form: structure of msgspec or dataclass that the content must be, with every constraint.
+        hint: how to get a right file.
 
     Raises:
-        FormatError: missing, corrupt or truncated, of another kind, or newer.
+        FormatError: missing, corrupt or truncated, of another kind, or newer; or a field is missing, of another type or
+            out of range.
     """
     if not path.exists():
         raise FormatError(f"no such file, so this is not a complete multibit {kind}.", file=path)
@@ -317,28 +331,44 @@ def read_json(path: Path, *, kind: str, version: int, fields: Sequence[str] = ()
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, deep nesting
         raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=_AGAIN) from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
-    missing = [field for field in fields if field not in content]
-    if missing:
-        problem = f"lacks {', '.join(missing)}, so it may have been modified."
-        raise FormatError(problem, file=path, field=missing[0], hint=_AGAIN)
-    return dict(content)
+    return typed(content, form, path, hint)
 
 
-def typed(content: Mapping[str, Any], kind: type[T], path: Path, hint: str = _AGAIN) -> T:
-    """A structure of msgspec or a dataclass from the content of a JSON file.
+def typed(content: Any, form: type[T], path: Path, hint: str = _AGAIN) -> T:
+    """A structure of msgspec or a dataclass from the content of a file: the one way in which headers are read.
 
     Args:
-        content: of the file. kind: what it must be. path: of the file. hint: how to get a right one.
+        content: plain values. form: what they must be. path: of the file. hint: how to get a right one.
 
     Raises:
         FormatError: a field is missing, of another type or out of range.
     """
     try:
-        return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
+        return msgspec.convert(content, form)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, RecursionError) as error:
         place, missing = re.search(r"`\$\.([^`]*)`$", str(error)), re.search(r"required field `(\w+)`", str(error))
         field = ".".join(match[1] for match in (place, missing) if match)
         raise FormatError(f"invalid or missing field ({error}).", file=path, field=field, hint=hint) from None
+
+
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, MemoryError)
+"""What constructors raise for parts that do not fit together."""
+
+
+@contextlib.contextmanager
+def building(path: Path, hint: str = _AGAIN) -> Iterator[None]:
+    """Build an object from the typed content of a file; what its parts refuse together is an error of the file.
+
+    Raises:
+        FormatError: in place of the errors that constructors raise. MultibitError: as raised, with the file.
+    """
+    try:
+        yield
+    except MultibitError as error:
+        raise error.within(path) from None
+    except (*_UNFIT, msgspec.ValidationError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise FormatError(f"its parts do not fit together ({first}).", file=path, hint=hint) from None
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
@@ -350,8 +380,9 @@ def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind:
 def put_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:
     """As `write_arrays`, straight to the path and without a flush: for a file that nothing reads yet."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    metadata = {"format": f"multibit {kind}", "version": str(version), "header": json.dumps(header)}
-    metadata["xxh3"] = _checksum(arrays, metadata)
+    about = _Metadata(f"multibit {kind}", str(version), json.dumps(header))
+    about.xxh3 = _checksum(arrays, about)
+    metadata: dict[str, str] = msgspec.structs.asdict(about)
     try:
         save_file(arrays, path, metadata=metadata)
     except SafetensorError as error:
@@ -373,37 +404,80 @@ def _sort_metadata(path: Path) -> None:
         file.write(json.dumps(entries, separators=(",", ":")).encode().ljust(length))  # ASCII only
 
 
-def read_arrays(path: Path, *, kind: str, version: int, verify: bool = True) -> tuple[Arrays, dict[str, Any]]:
+class _Entry(msgspec.Struct):
+    """An array in the header of a safetensors file."""
+
+    dtype: Literal[
+        "BOOL", "U8", "I8", "U16", "I16", "F16", "U32", "I32", "F32", "U64", "I64", "F64"
+    ]  # fmt: skip
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    data_offsets: tuple[int, int]
+
+
+class _Metadata(msgspec.Struct):
+    """What `write_arrays` says about a file."""
+
+    format: str = ""
+    version: str = ""
+    header: str = ""
+    xxh3: str = ""
+
+
+@overload
+def read_arrays(path: Path, *, kind: str, version: int, verify: bool = ...) -> tuple[Arrays, dict[str, Any]]: ...
+@overload
+def read_arrays(
+    path: Path, *, kind: str, version: int, form: type[T], needed: Needed = ..., verify: bool = ...
+) -> tuple[Arrays, T]: ...
+def read_arrays(
+    path: Path,
+    *,
+    kind: str,
+    version: int,
+    form: Any = dict[str, Any],
+    needed: Needed = {},  # noqa: B006 - never changed
+    verify: bool = True,
+) -> tuple[Arrays, Any]:
     """Memory-map a file that `write_arrays` wrote: pages are read when used, and changes never reach the file.
 
     Args:
         path: of the file. kind: expected kind. version: newest readable version.
+        form: structure of msgspec or dataclass that the header must be, with every constraint.
+        needed: arrays that must be there: name -> letters of numpy's kinds, number of dimensions.
         verify: compare the checksum, which reads every byte once.
 
     Returns:
         The arrays by name, and the header.
 
     Raises:
-        FormatError: missing, corrupt or truncated, modified, of another kind, or newer.
+        FormatError: missing, corrupt or truncated, modified, of another kind, or newer; or a field of the header is
+            missing, of another type or out of range.
     """
     require_file(path, kind)
     with path.open("rb") as file:  # opened once: a writer may replace the file meanwhile
         try:
-            arrays, metadata = _map_arrays(file)
-        except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
-            problem = f"corrupt or truncated, or not a multibit {kind} ({error})."
+            arrays, found = _map_arrays(file, path)
+            metadata = typed(found, _Metadata, path)
+        except (ValueError, OverflowError, RecursionError, FormatError) as error:
+            reason = error.problem if isinstance(error, FormatError) else error
+            problem = f"corrupt or truncated, or not a multibit {kind} ({reason})."
             raise FormatError(problem, file=path, hint=_AGAIN) from None
-    _check_header(path, metadata, kind, version)
-    if "header" not in metadata or (verify and _checksum(arrays, metadata) != metadata.get("xxh3")):
+    _check_header(path, msgspec.structs.asdict(metadata), kind, version)
+    if not metadata.header or (verify and _checksum(arrays, metadata) != metadata.xxh3):
         raise FormatError("the content does not match the checksum.", file=path, hint=_AGAIN)
     try:
-        header = json.loads(metadata["header"])
-    except (ValueError, TypeError, RecursionError) as error:
+        header = json.loads(metadata.header)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"corrupt header ({error}).", file=path, hint=_AGAIN) from None
-    return arrays, header if isinstance(header, dict) else {}
+    for name, (kinds, dimensions) in needed.items():
+        array = arrays.get(name)
+        if array is None or array.dtype.kind not in kinds or array.ndim != dimensions:
+            what = "is missing" if array is None else f"is {array.dtype} of shape {array.shape}"
+            raise FormatError(f"the array {what}.", file=path, field=name, hint=_AGAIN)
+    return arrays, typed(header, form, path)
 
 
-def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
+def _map_arrays(file: BinaryIO, path: Path) -> tuple[Arrays, Any]:
     """The mapped arrays of a safetensors file, and its metadata.
 
     The format: 8 bytes length of the header, the header in JSON with the position of each array, then the arrays up to
@@ -413,16 +487,16 @@ def _map_arrays(file: BinaryIO) -> tuple[Arrays, dict[str, str]]:
     size = os.fstat(file.fileno()).st_size
     if length > size - 8:
         raise ValueError(f"a header of {length} bytes in a file of {size}")
-    entries = json.loads(file.read(length))
-    metadata = entries.pop("__metadata__", {})
+    content = typed(json.loads(file.read(length)), dict[str, Any], path)
+    metadata = content.pop("__metadata__", {})
     whole = np.memmap(file, np.uint8, mode="c")
     arrays, end = {}, 0
-    for name, entry in entries.items():
-        start, stop = entry["data_offsets"]
-        dtype = np.dtype(_DTYPES[entry["dtype"]])
-        if not 0 <= start <= stop <= size - 8 - length or stop - start != dtype.itemsize * math.prod(entry["shape"]):
+    for name, entry in typed(content, dict[str, _Entry], path).items():
+        start, stop = entry.data_offsets
+        dtype = np.dtype(_DTYPES[entry.dtype])
+        if not 0 <= start <= stop <= size - 8 - length or stop - start != dtype.itemsize * math.prod(entry.shape):
             raise ValueError(f"array {name} at bytes {start} to {stop} of {size - 8 - length}")
-        arrays[name] = np.asarray(whole[8 + length + start : 8 + length + stop]).view(dtype).reshape(entry["shape"])
+        arrays[name] = np.asarray(whole[8 + length + start : 8 + length + stop]).view(dtype).reshape(entry.shape)
         end = max(end, stop)
     if end != size - 8 - length:
         raise ValueError(f"arrays of {end} bytes, the file has {size - 8 - length}")
@@ -439,7 +513,7 @@ def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int
     found = header.get("format")
     if found != f"multibit {kind}":
         raise FormatError(f"expected a multibit {kind}, found {found or 'some other file'}.", file=path)
-    if not str(header.get("version")).isdecimal():
+    if not re.fullmatch("[0-9]{1,9}", str(header.get("version"))):
         problem = "no valid version, so it may have been modified."
         raise FormatError(problem, file=path, field="version", hint=_AGAIN)
     if int(header["version"]) > version:
@@ -451,10 +525,10 @@ def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int
         )
 
 
-def _checksum(arrays: Arrays, metadata: Mapping[str, str]) -> str:
+def _checksum(arrays: Arrays, metadata: _Metadata) -> str:
     """Hash of the arrays with their names, dtypes and shapes, and of the header."""
     digest = xxhash.xxh3_128()
-    digest.update(json.dumps([metadata[key] for key in ("format", "version", "header")]).encode())
+    digest.update(json.dumps([metadata.format, metadata.version, metadata.header]).encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())

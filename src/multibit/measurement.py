@@ -26,7 +26,7 @@ from multibit.features.leaks import crossing_duplicates
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
-from multibit.pipeline import require_own_features
+from multibit.pipeline import located_encoder, require_own_features
 from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, read_history, require_same_split
@@ -151,6 +151,7 @@ def assess_run(
     anchor: Measurement | None = None,
     *,
     references: References | None = None,
+    download: bool = False,
     progress: bool = False,
 ) -> Assessment:
     """Complete the measurement of a run: resolution, agreement of lengths, quantisation, bit statistics, cost.
@@ -159,7 +160,8 @@ def assess_run(
         measured: of the run. store: its features.
         anchor: measurement of the run or codes that this run is compared with, whose candidates are shared with all
             pools; only what is compared is then computed. This run when None.
-        references: from `references_of`, if they were made before. progress: show a bar on standard error.
+        references: from `references_of`, if they were made before. download: as for `label_name_relevance`.
+        progress: show a bar on standard error.
 
     Raises:
         MismatchError: an anchor with another split.
@@ -167,7 +169,10 @@ def assess_run(
     run = measured.run
     if isinstance(anchor, MeasuredRun):
         require_same_split(anchor.run, run)
-    graded, notes = references or references_of(run.recipe.text, run.label_names, measured.database)
+    recipe = located_encoder(run, run.recipe.text)
+    graded, notes = references or references_of(
+        recipe, run.label_names, measured.database, run.folder, download=download
+    )
     with showing(progress):
         return assess(
             measured.rankings,
@@ -186,24 +191,37 @@ def assess_run(
         )
 
 
-def references_of(recipe: EncoderRecipe | None, label_names: Sequence[str], database: CodedItems) -> References:
+def references_of(
+    recipe: EncoderRecipe | None,
+    label_names: Sequence[str],
+    database: CodedItems,
+    folder: Path | None = None,
+    *,
+    download: bool = False,
+) -> References:
     """The IDF evaluator, and the label-name evaluator if a text encoder and label names are available.
 
     Args:
         recipe: of the text features, if known. label_names: C names. database: items for the frequency of each label.
+        folder, download: as for `label_name_relevance`.
 
     Returns:
         The evaluators, and one sentence for each that is missing.
     """
     idf = GradedRelevance.idf(database.labels)
     try:
-        return [idf, label_name_relevance(recipe, label_names)], []
+        return [idf, label_name_relevance(recipe, label_names, folder=folder, download=download)], []
     except MultibitError as error:
         return [idf], [f"No label-name evaluator: {error}"]
 
 
 def label_name_relevance(
-    recipe: EncoderRecipe | None, label_names: Sequence[str], *, text_encoder: str | None = None
+    recipe: EncoderRecipe | None,
+    label_names: Sequence[str],
+    *,
+    text_encoder: str | None = None,
+    folder: Path | None = None,
+    download: bool = False,
 ) -> GradedRelevance:
     """The label-name evaluator; its `origin` names the text encoder.
 
@@ -214,12 +232,15 @@ def label_name_relevance(
         recipe: of the text features; None where there are none. label_names: C names.
         text_encoder: name, folder or hub name of another encoder. When None, the encoder of the features, or the
             packaged one where the features are ready-made.
+        folder: of the file that holds the recipe, for a model folder inside it.
+        download: whether the hub may be asked for the encoder of the recipe; the user's token is not sent.
 
     Raises:
         DataError: no label names. MultibitError: the text encoder cannot be loaded.
     """
     if text_encoder is None and recipe is not None and recipe.weights:
-        encoder, origin = text_encoder_of(replace(recipe, prompt="{}")), recipe.name
+        plain = replace(recipe, prompt="{}")
+        encoder, origin = text_encoder_of(plain, folder=folder, download=download), recipe.name
     else:
         name = text_encoder or DEFAULT_TEXT_ENCODER
         encoder, origin = load_text_encoder(name), Path(name).name if Path(name).is_dir() else name
@@ -321,13 +342,19 @@ def measure_against(sets: CodeSets, run: Run, store: FeatureStore, *, at: int | 
 
 
 def assess_codes(
-    measured: MeasuredCodes, label_names: Sequence[str] = (), recipe: EncoderRecipe | None = None
+    measured: MeasuredCodes,
+    label_names: Sequence[str] = (),
+    recipe: EncoderRecipe | None = None,
+    folder: Path | None = None,
+    *,
+    download: bool = False,
 ) -> Assessment:
     """Measure what needs no model: resolution, agreement of lengths, use of bits.
 
     Args:
         measured: the codes. label_names: C names, for the label-name evaluator.
         recipe: of the text encoder that reads them; the packaged one when None.
+        folder, download: as for `label_name_relevance`.
 
     Raises:
         DataError: another number of label names than label columns.
@@ -336,7 +363,7 @@ def assess_codes(
     sets.require_label_names(label_names)
     references, notes = [GradedRelevance.idf(sets.database.labels)], list(sets.notes)
     if label_names:
-        references, missing = references_of(recipe, label_names, sets.database)
+        references, missing = references_of(recipe, label_names, sets.database, folder, download=download)
         notes += missing
     return assess(
         measured.rankings,
@@ -349,7 +376,7 @@ def assess_codes(
 
 
 def _facts_of_codes(sets: CodeSets) -> dict[str, str]:
-    files = dict.fromkeys(str(file.path) for file in sets.files.values())
+    files = dict.fromkeys(file.path.name for file in sets.files.values())
     return {
         "codes": f"made elsewhere: {', '.join(files)}",
         "code lengths": f"{', '.join(map(str, sets.lengths))} bits{', nested' if sets.nested else ''}",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import warnings
@@ -21,11 +22,12 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
-from multibit.features import FeatureStore, Recipe
+from multibit.errors import DataError, MismatchError, MissingExtraError, MultibitError, QueryNote
+from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import TextEncoder, unread
 from multibit.features.load import image_encoder_of, text_encoder_of
-from multibit.files import replacing
+from multibit.features.store import read_header
+from multibit.files import portable_path, replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.portable.model import PortableRun
 from multibit.progress import tracked
@@ -35,7 +37,9 @@ from multibit.search.columns import IdColumn
 from multibit.search.duplicates import Duplicates
 from multibit.search.exchange import save_mat
 from multibit.search.metadata import Metadata
+from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
+from multibit.search.names import located_hits as located_hits
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -95,7 +99,7 @@ def open_features(run: AnyRun, features: Path | str | None = None) -> FeatureSto
     Raises:
         DataError: the path is not recorded, or does not exist. MismatchError: features of another recipe.
     """
-    where = features or run.record.features
+    where = features or run.features
     if where is None:
         raise DataError("the path of the features is not recorded.", file=run.folder, hint="Pass it as `features`.")
     if features is None and not Path(where).exists():
@@ -124,7 +128,7 @@ def require_own_features(run: Run, store: FeatureStore) -> None:
             f"{run.record.data} with {run.record.dataset.items} items, so training items could be among the queries.",
             file=store.source,
             field="data",
-            hint=f"Pass the `features` that it was trained on: {run.record.features or 'their path is not recorded'}.",
+            hint=f"Pass the `features` that it was trained on: {run.features or 'their path is not recorded'}.",
         )
 
 
@@ -240,19 +244,26 @@ def index_name(run: AnyRun, modality: Modality, bits: int | None = None) -> str:
 
 
 def build_indices(
-    run: AnyRun, store: FeatureStore, rows: ArrayLike | None = None, *, engine: str = "exact"
+    run: AnyRun,
+    store: FeatureStore,
+    rows: ArrayLike | None = None,
+    *,
+    engine: str = "exact",
+    folder: Path | None = None,
 ) -> dict[str, Index]:
     """Build the indices of a run, see `index_names`, with image path, text and labels as metadata.
 
     Args:
         run: with the model. store: the items. rows: of the items to index, or a mask; all when None.
         engine: "exact" or another search engine.
+        folder: where they will be saved, RUN/index when None: image paths are kept relative to it, see `located_hits`.
     """
+    place = folder or run.folder / INDEX
     coded = encode_store(run.model, store, rows)
     indices = {}
     for name, (modality, bits) in index_names(run).items():
         indices[name] = Index(run.record.model, engine, modality)
-        _upsert(indices[name], coded.at(bits).codes(modality), store, rows)
+        _upsert(indices[name], coded.at(bits).codes(modality), store, rows, place)
     return indices
 
 
@@ -270,15 +281,18 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
     for name, (modality, bits) in index_names(run).items():
         with Index.editing(index_path(folder, name)) as index:
             index.require_model(run.record.model)
-            _upsert(index, coded.at(bits).codes(modality), store, rows)
+            _upsert(index, coded.at(bits).codes(modality), store, rows, folder)
         indices[name] = index
     return indices
 
 
-def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None) -> None:
+def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None, folder: Path) -> None:
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
     ids = [store.dataset.ids[row] for row in chosen]
-    index.upsert(ids, codes, [store.dataset.describe(row) for row in tracked(chosen, "Indexing", "items")])
+    payloads = [store.dataset.describe(row) for row in tracked(chosen, "Indexing", "items")]
+    for payload in payloads:
+        payload["image"] = payload["image"] and portable_path(Path(payload["image"]), folder)
+    index.upsert(ids, codes, payloads)
 
 
 def open_index(
@@ -335,12 +349,13 @@ def duplicates_of_run(
 # Queries
 
 
-def encode_text(run: AnyRun, text: str, bits: int | None = None) -> NDArray[np.float32]:
+def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bool = False) -> NDArray[np.float32]:
     """Relaxed code (1, B) of a text, by the text encoder of the run's features.
 
     Args:
         run: with the model. text: any. bits: length to be searched at, where the run has a code for each length; the
             longest when None.
+        download: whether the hub may be asked for an encoder that is not on this disk; the user's token is not sent.
 
     A text that the encoder reads only in part, such as one in a script that it has not learned, gives a `QueryNote`.
 
@@ -350,7 +365,7 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None) -> NDArray[np.f
     """
     if not text.strip():
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
-    encoder = _text_encoder(run)
+    encoder = _text_encoder(run, download)
     _note_unread(encoder, text)
     return _code(run, encoder, [text], "text", bits)
 
@@ -378,27 +393,34 @@ def _note_unread(encoder: TextEncoder, text: str) -> None:
     warnings.warn(f"The text encoder {name} {problem}; the hits may mean little.", QueryNote, stacklevel=3)
 
 
-def encode_image(run: AnyRun, path: Path | str, bits: int | None = None) -> NDArray[np.float32]:
+def encode_image(
+    run: AnyRun, path: Path | str, bits: int | None = None, *, download: bool = False
+) -> NDArray[np.float32]:
     """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
 
     Args:
-        run: with the model. path: of the image. bits: as for `encode_text`.
+        run: with the model. path: of the image. bits, download: as for `encode_text`.
 
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = _image_encoder(run)
+    encoder = _image_encoder(run, download)
     return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 
 
 def read_queries(
-    run: AnyRun, queries: QueryFile, bits: int | None = None, *, stored: Callable[[], Index] | None = None
+    run: AnyRun,
+    queries: QueryFile,
+    bits: int | None = None,
+    *,
+    stored: Callable[[], Index] | None = None,
+    download: bool = False,
 ) -> Iterator[Queries]:
     """The codes of a file of queries, block by block.
 
     Args:
         run: with the model, whose encoders read texts and images. queries: the file. bits: as for `encode_text`.
-        stored: opens the index that has the items, for a file of their ids.
+        stored: opens the index that has the items, for a file of their ids. download: as for `encode_text`.
 
     Raises:
         DataError: an unreadable image or an unknown id, or as `encode_text`. MismatchError: packed codes of another
@@ -408,13 +430,13 @@ def read_queries(
     if model != run.record.model:
         problem = f"holds codes of model {model}, the run is model {run.record.model}."
         raise MismatchError(problem, file=queries.path)
-    encode = _reader_of_queries(run, queries, bits, stored)
+    encode = _reader_of_queries(run, queries, bits, stored, download)
     for first, ids, values in queries.blocks(BLOCK):
         yield Queries(encode(values, first), ids)
 
 
 def _reader_of_queries(
-    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None
+    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None, download: bool
 ) -> Callable[[Any, int], Codes]:
     """The function that makes codes of the queries of a block, which begins at a row."""
     if queries.given == "code":
@@ -423,7 +445,7 @@ def _reader_of_queries(
         if stored is None:
             raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
         return functools.partial(_stored_codes, queries, stored())
-    encoder = _text_encoder(run) if queries.given == "text" else _image_encoder(run)
+    encoder = _text_encoder(run, download) if queries.given == "text" else _image_encoder(run, download)
     return functools.partial(_encoded, run, queries, encoder, bits)
 
 
@@ -450,20 +472,31 @@ def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, va
     return Codes.concatenate(parts)
 
 
-def _text_encoder(run: AnyRun) -> Any:
+def _text_encoder(run: AnyRun, download: bool) -> Any:
     if isinstance(run, PortableRun):
         return run.model.text_encoder
-    encoder = text_encoder_of(run.recipe.text)
+    encoder = text_encoder_of(located_encoder(run, run.recipe.text), folder=run.folder, download=download)
     run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
     return encoder
 
 
-def _image_encoder(run: AnyRun) -> Any:
+def _image_encoder(run: AnyRun, download: bool) -> Any:
     if isinstance(run, PortableRun):
         return run.model.image_encoder
-    encoder = image_encoder_of(run.recipe.image)
+    encoder = image_encoder_of(located_encoder(run, run.recipe.image), folder=run.folder, download=download)
     run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
     return encoder
+
+
+def located_encoder(run: Run, recipe: EncoderRecipe) -> EncoderRecipe:
+    """The recipe, with the place of a model folder that only the features know: a run keeps its name."""
+    if "/" in recipe.source or not recipe.source or (run.folder / recipe.source).exists():
+        return recipe
+    with contextlib.suppress(MultibitError):
+        if run.features is not None:
+            stored = read_header(run.features).recipe
+            return next((each for each in (stored.image, stored.text) if each == recipe), recipe)
+    return recipe
 
 
 def _code(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 
-from multibit.config import Config, Settings
+from multibit.config import MAX_BITS, Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, only_writer, read_json, replacing, typed, write_json
+from multibit.files import fingerprint, located, portable_path, read_json, replacing, typed, write_json
+from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
@@ -34,11 +36,17 @@ MADE_BY = (
 """Fields of a record that its fingerprint covers, where present; not the path of the features, which may be moved."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+Length = Annotated[str, msgspec.Meta(pattern="^[0-9]{0,4}$")]
+"""A code length as a key of JSON; "" for a model of all lengths."""
+
+
 @dataclass(frozen=True)
 class DatasetRecord:
     """The data set of a run: number of items and fingerprint."""
 
-    items: int
+    items: Count
     fingerprint: str
 
 
@@ -51,10 +59,10 @@ class Selection:
         validation_mean_mAP: its score. by_length: length -> best epoch, for a model for each length.
     """
 
-    epoch: int
+    epoch: Count
     rule: str
-    validation_mean_mAP: float | None = None  # noqa: N815 - the name in the file
-    by_length: dict[str, int] = field(default_factory=dict)
+    validation_mean_mAP: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # noqa: N815 - the name in the file
+    by_length: dict[Length, Count] = field(default_factory=dict)
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{epoch} at {bits} bits" for bits, epoch in self.by_length.items()) or str(self.epoch)
@@ -69,7 +77,8 @@ class RunRecord:
         config: settings. model, teacher, split, data: fingerprints; no teacher, "", for a method without one.
         blocks: bits of each scale; empty for a method without scales.
         recipe: of the features. label_names: of the label columns. dataset: size and fingerprint.
-        features: path of the feature store; None if it was in memory. selection: of the epoch.
+        features: path of the feature store, relative to the run folder; None if it was in memory.
+        selection: of the epoch.
         device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
         method: name of the method; "" if not recorded, as in earlier versions.
         seconds: of the training, by length for a model for each length, else under ""; empty if not recorded.
@@ -79,19 +88,19 @@ class RunRecord:
     model: str
     teacher: str
     split: str
-    recipe: dict[str, Any]
+    recipe: Recipe
     label_names: list[str]
     data: str
     dataset: DatasetRecord
-    features: str | None
+    features: str | None = field(compare=False)
     selection: Selection
     versions: dict[str, str]
     content: str
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]] = field(default_factory=list)
     device: str = "cpu"
-    threads: int = 0
+    threads: Count = 0
     method: str = ""
-    seconds: dict[str, float] = field(default_factory=dict, compare=False)
+    seconds: dict[Length, Seconds] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return f"RunRecord({self.method!r}, model {self.model}, data {self.data})"
@@ -156,6 +165,11 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def features(self) -> Path | None:
+        """Path of the features that it was trained on; None if it is not recorded."""
+        return None if self.record.features is None else located(self.record.features, self.folder)
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The code lengths of the training, ascending."""
         return self.model.layout.lengths if not self.model.layout.nested else tuple(self.config.lengths)
@@ -197,7 +211,7 @@ class Run:
             chosen, config = configure(method, preset, settings)
             method, preset, settings = chosen.name, None, {}
         if (folder / "run.json").exists():
-            raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
+            return cls._completed(folder, store, split, config)
         require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
@@ -215,6 +229,21 @@ class Run:
         return cls.load(folder)
 
     @classmethod
+    def _completed(cls, folder: Path, store: FeatureStore, split: Split, config: Settings) -> Run:
+        """The same run, where a writer was killed after it was finished and before its states were removed.
+
+        Raises:
+            DataError: the folder holds a finished run.
+        """
+        if state_files(folder / STATE_FILE):
+            with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
+                run = cls.load(folder)
+                if run.config == config and run.split.same_rows(split) and run.record.data == store.fingerprint():
+                    remove_states(folder)
+                    return run
+        raise DataError("holds a finished run.", file=folder, hint="Choose another folder or delete it first.")
+
+    @classmethod
     def load(cls, folder: Path | str) -> Run:
         """Open a finished run.
 
@@ -229,12 +258,10 @@ class Run:
         record = RunRecord.read(folder / "run.json")
         try:
             defaults = find_method(record.method).defaults if record.method else Config()
-            config, recipe = defaults.override(record.config), Recipe.from_dict(record.recipe)
+            config = defaults.override(record.config)
         except ConfigError as error:
             problem = f"invalid settings, or settings of another version of multibit ({error})"
             raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=_MODIFIED) from None
-        except (KeyError, TypeError):
-            raise FormatError("invalid value.", file=folder / "run.json", field="recipe", hint=_MODIFIED) from None
         model = CodeModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors") if record.teacher else None
         split = Split.load(folder / "split.safetensors")
@@ -244,7 +271,29 @@ class Run:
         for name, digits in found.items():
             if digits != getattr(record, name):
                 raise FormatError(f"{name}.safetensors is not the {name} that run.json describes.", file=folder)
-        return cls(folder, record, config, model, teacher, split, recipe)
+        run = cls(folder, record, config, model, teacher, split, record.recipe)
+        run._require_consistent()
+        return run
+
+    def _require_consistent(self) -> None:
+        """Refuse a record that does not fit the model, or the split to the data.
+
+        Raises:
+            FormatError: names the field.
+        """
+        path, largest = self.folder / "run.json", max(map(max, filter(len, self.split.roles.values())), default=-1)
+        dimensions = self.recipe.image.dimension, self.recipe.text.dimension
+        wrong = {
+            "config": max(self.lengths) > self.model.bits,
+            "recipe": dimensions != (self.model.image_dim, self.model.text_dim),
+            "dataset": largest >= self.record.dataset.items,
+            "teacher": self.teacher is not None and len(self.teacher.graph.specificity) != len(self.label_names),
+            "selection": any(str(bits) not in self.record.selection.by_length for bits in self.lengths)
+            and bool(self.record.selection.by_length),
+        }
+        for name, is_wrong in wrong.items():
+            if is_wrong:
+                raise FormatError("does not fit the model and the split.", file=path, field=name, hint=_MODIFIED)
 
 
 def finished_before(folder: Path | str, store: FeatureStore, split: Split, config: Settings, method: str) -> bool:
@@ -274,14 +323,20 @@ def read_history(run: Run) -> list[dict[str, float]]:
     path = run.folder / "history.jsonl"
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for row in rows:
-            if not all(isinstance(row[name], int | float) for name in ("epoch", "total", "learning_rate")):
-                raise ValueError(f"not a number in {row}")
-        return rows
     except FileNotFoundError:
         raise FormatError("no such file.", file=path, hint="Train again.") from None
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"corrupt ({error}).", file=path, hint=_MODIFIED) from None
+    typed(rows, list[_Epoch], path, _MODIFIED)
+    return typed(rows, list[dict[str, float]], path, _MODIFIED)
+
+
+class _Epoch(msgspec.Struct):
+    """What each row of a history must have; the other numbers are parts of the loss."""
+
+    epoch: Count
+    total: float
+    learning_rate: float
 
 
 def _require_own_states(folder: Path, method: str | None, config: Settings) -> None:
@@ -320,11 +375,11 @@ def _write(
         model=result.model.fingerprint(),
         teacher="" if result.teacher is None else result.teacher.fingerprint(),
         split=split.fingerprint(),
-        recipe=store.recipe.to_dict(),
+        recipe=_portable(store.recipe),
         label_names=list(store.dataset.label_names),
         data=store.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
-        features=str(store.source.resolve()) if store.source else None,
+        features=portable_path(store.source, folder) if store.source else None,
         selection=Selection(state.best_epoch, rule, state.best_score if scored else None, by_length),
         versions=versions_here(),
         content="",
@@ -335,6 +390,15 @@ def _write(
         seconds=seconds,
     ).write(folder / "run.json")
     remove_states(folder)
+
+
+def _portable(recipe: Recipe) -> Recipe:
+    """The recipe without the paths of this machine: of a model folder only the name; the features know its place."""
+    sides = (recipe.image, recipe.text)
+    return Recipe(
+        *(replace(each, source=Path(each.source).name if Path(each.source).is_absolute() else each.source)
+          for each in sides)
+    )  # fmt: skip
 
 
 def remove_states(folder: Path) -> None:

@@ -6,17 +6,18 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from multibit.codes.items import length_near
-from multibit.config import GRID_ALPHA, GRID_ETA, Config
+from multibit.config import GRID_ALPHA, GRID_ETA, MAX_BITS, Config
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import DataError, FormatError
 from multibit.features import FeatureStore
-from multibit.files import only_writer, read_json, write_json
+from multibit.files import portable_path, read_json, write_json
+from multibit.folders import only_writer
 from multibit.hashing.select import MARGIN, Choice, Scores, Setting, grid_of, require_selectable, select, stages_of
 from multibit.runs import DatasetRecord, versions_here
 
@@ -26,13 +27,16 @@ IDENTITY = ("config", "alpha", "eta", "stages", "margin", "data", "split", "devi
 """Fields that an interrupted selection must share with the one that resumes it."""
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+
+
 @dataclass(frozen=True)
 class SettingRecord:
     """A setting and its scores, one per stage that it reached."""
 
-    alpha: float
-    eta: float
-    scores: list[float]
+    alpha: Positive
+    eta: Positive
+    scores: list[Annotated[float, msgspec.Meta(ge=0, le=1)]]
 
 
 @dataclass(frozen=True)
@@ -43,18 +47,19 @@ class SelectionRecord:
         method: name. config: settings of all trainings, with the seed, without alpha and eta.
         alpha, eta: values of the grid. bits: code length of the scores. stages: epochs after which settings are
             compared. margin: difference that never stops a setting.
-        data, split: fingerprints. dataset: its size and fingerprint. features: path of the feature store, or None.
+        data, split: fingerprints. dataset: its size and fingerprint.
+        features: path of the feature store, relative to the folder, or None.
         device: of the trainings. versions: of the libraries.
         settings: with scores so far. chosen: the best, with its scores; None in an unfinished selection.
     """
 
     method: str
     config: dict[str, Any]
-    alpha: list[float]
-    eta: list[float]
-    bits: int
-    stages: list[int]
-    margin: float
+    alpha: list[Positive]
+    eta: list[Positive]
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
+    stages: Annotated[list[Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]], msgspec.Meta(min_length=1)]
+    margin: Annotated[float, msgspec.Meta(ge=0, le=1)]
     data: str
     split: str
     dataset: DatasetRecord
@@ -82,13 +87,11 @@ class SelectionRecord:
             FormatError: missing, corrupt or newer.
         """
         path = folder / RECORD
-        content = read_json(path, kind=KIND, version=VERSION)
-        try:
-            record: SelectionRecord = msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            raise FormatError(f"invalid field: {error}.", file=path, hint=_AGAIN) from None
+        record = read_json(path, kind=KIND, version=VERSION, form=cls, hint=_AGAIN)
         grid = [Setting(alpha, eta) for eta in record.eta for alpha in record.alpha]
-        if list(record.scores) != grid or any(len(each.scores) > len(record.stages) for each in record.settings):
+        reached = [len(each.scores) for each in record.settings]
+        finished = record.chosen is None or (bool(grid) and max(reached) == len(record.stages))
+        if list(record.scores) != grid or max(reached, default=0) > len(record.stages) or not finished:
             raise FormatError("does not match its grid.", file=path, field="settings", hint=_AGAIN)
         return record
 
@@ -148,7 +151,7 @@ def select_in(
         data=store.fingerprint(),
         split=split.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
-        features=str(store.source.resolve()) if store.source else None,
+        features=portable_path(store.source, folder) if store.source else None,
         device=device,
         versions=versions_here(),
         settings=[SettingRecord(*setting, []) for setting in grid_of(alpha, eta)],

@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,10 @@ FILE_WIDTH = 120  # characters of a table in a file, wider where words need it
 SHORTEST = 8  # characters to which a word is shortened at most
 
 Mark = Literal["best", "second"]
+_FORMULA = ("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠")
+"""What a spreadsheet takes for the beginning of a formula."""
+_TAG = re.compile("<(?=[A-Za-z/!?])")
+"""What a reader of markdown takes for the beginning of a tag."""
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
      "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$"}
@@ -105,13 +110,13 @@ class Table:
             for i, row in enumerate(self.rows)
         ]
         lines = [
-            f"**{self.title}**",
+            f"**{_line(self.title)}**",
             "",
             _markdown_row(self.header),
             "|" + "".join("--:|" if number else "---|" for number in self.numeric),
             *(_markdown_row(row) for row in marked),
         ]
-        return "\n".join([*lines, "", self.note] if self.note else lines)
+        return "\n".join([*lines, "", _line(self.note)] if self.note else lines)
 
     def csv(self) -> str:
         """Comma-separated values with one header line and without marks.
@@ -127,20 +132,17 @@ class Table:
         """A booktabs table; the best is bold, the second underlined."""
         macros = {"best": r"\textbf{%s}", "second": r"\underline{%s}", None: "%s"}
         body = [
-            " & ".join(
-                macros[self.marks.get((i, j))] % printable(str(cell)).translate(_LATEX) for j, cell in enumerate(row)
-            )
-            + r" \\"
+            " & ".join(macros[self.marks.get((i, j))] % _latex(cell) for j, cell in enumerate(row)) + r" \\"
             for i, row in enumerate(self.rows)
         ]
         return "\n".join(
             [
                 r"\begin{table}[htbp]",
                 r"\centering",
-                rf"\caption{{{self.title.translate(_LATEX)}. {self.note.translate(_LATEX)}}}",
+                rf"\caption{{{_latex(self.title)}. {_latex(self.note)}}}",
                 rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in self.numeric)}}}",
                 r"\toprule",
-                " & ".join(heading.translate(_LATEX) for heading in self.header) + r" \\",
+                " & ".join(map(_latex, self.header)) + r" \\",
                 r"\midrule",
                 *body,
                 r"\bottomrule",
@@ -179,8 +181,8 @@ class Table:
         widths = column_widths([header, *rows], self.numeric, width, shorten=shorten)
         styles = {"best": "bold", "second": "underline", None: ""}
         table = rich.table.Table(
-            title=rich.text.Text(self.title),
-            caption=rich.text.Text(self.note) if self.note else None,
+            title=rich.text.Text(_text(self.title)),
+            caption=rich.text.Text(_text(self.note)) if self.note else None,
             box=rich.box.SIMPLE_HEAD,
             title_justify="left",
             caption_justify="left",
@@ -325,10 +327,20 @@ def _text(cell: Cell) -> str:
     return printable(str(cell))
 
 
+def _line(text: str) -> str:
+    """A text on one line of markdown, without control characters and tags."""
+    return _TAG.sub("&lt;", " ".join(_text(text).split()))
+
+
+def _latex(cell: Cell) -> str:
+    """A cell as text of LaTeX."""
+    return _text(cell).translate(_LATEX)
+
+
 def _no_formula(cell: Cell) -> str:
     """A cell whose text a spreadsheet does not take for a formula; numbers unchanged."""
     text = _text(cell)
-    if isinstance(cell, Number) or not text.startswith(("=", "+", "-", "@", "\t")) or text == "-":
+    if isinstance(cell, Number) or not text.lstrip("\r\n").startswith(_FORMULA) or text == "-":
         return text
     try:
         float(text)
@@ -339,4 +351,4 @@ def _no_formula(cell: Cell) -> str:
 
 def _markdown_row(cells: Sequence[Cell]) -> str:
     """Cells between bars; a bar or line break inside a cell would break the row."""
-    return "| " + " | ".join(" ".join(_text(cell).split()).replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(_line(str(cell)).replace("|", r"\|") for cell in cells) + " |"

@@ -64,8 +64,8 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, monkeypatch):
-    monkeypatch.setattr(pipeline, "text_encoder_of", lambda _: Known("text"))
-    monkeypatch.setattr(pipeline, "image_encoder_of", lambda _: Known("image"))
+    monkeypatch.setattr(pipeline, "text_encoder_of", lambda _, **__: Known("text"))
+    monkeypatch.setattr(pipeline, "image_encoder_of", lambda _, **__: Known("image"))
     return trained
 
 

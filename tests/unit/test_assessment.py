@@ -279,7 +279,7 @@ def test_a_protocol_with_an_empty_database_is_left_out(tmp_path):
 def test_the_text_encoder_of_the_run_encodes_the_label_names(trained, monkeypatch):
     loaded = []
     monkeypatch.setattr(measurement, "load_text_encoder", lambda name: loaded.append(name) or Words())
-    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe: loaded.append(recipe) or Words())
+    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe, **_: loaded.append(recipe) or Words())
     run, store = trained
     assess(run, store)
     own = EncoderRecipe("its own", "a1b2", 16, "words")

@@ -6,6 +6,7 @@ import datetime
 import string
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from multibit import Codes, Index
 from multibit.errors import DataError
 from multibit.files import read_arrays
-from multibit.search.columns import IdColumn, strings, text_arrays, text_column
+from multibit.search.columns import IdColumn, IdHeader, strings, text_arrays, text_column
 from multibit.search.filters import evaluate
 from multibit.search.metadata import Metadata
 
@@ -80,7 +81,7 @@ def test_ids_are_kept_in_order_and_found_again(kind):
 def test_ids_come_back_from_their_arrays(kind):
     column = IdColumn.of(IDS[kind])
     arrays, header = column.to_arrays()
-    back = IdColumn.from_arrays(arrays, {**header, "count": 6})
+    back = IdColumn.from_arrays(arrays, msgspec.convert({"bits": 8, **header}, IdHeader), 6)
     assert (listed(back), back.kind) == (listed(column), column.kind)
 
 
@@ -182,7 +183,7 @@ PAYLOADS = [{"a": [1, {"b": 2.5}, None]}, {}, {"": True, "日本": "👁"}]
 
 def filed(data: Metadata) -> Metadata:
     arrays, header = data.to_arrays()
-    return Metadata.from_arrays(arrays, {**header, "count": len(data)})
+    return Metadata.from_arrays(arrays, header["fields"], len(data))
 
 
 def test_metadata_come_back_as_equal_objects_of_their_own():
@@ -299,7 +300,7 @@ def test_any_texts_are_kept_as_ids_and_payloads(names, data):
     ids = IdColumn.of(names).take(rows)
     payloads = Metadata.of([{name: name} for name in names], IdColumn.of(names)).take(rows)
     arrays, header = ids.to_arrays()
-    back = IdColumn.from_arrays(arrays, {**header, "count": len(rows)})
+    back = IdColumn.from_arrays(arrays, msgspec.convert({"bits": 8, **header}, IdHeader), len(rows))
     assert listed(back) == [names[row] for row in rows]
     assert listed(filed(payloads)) == [{names[row]: names[row]} for row in rows]
 

@@ -155,3 +155,49 @@ def test_an_npz_that_does_not_match_is_refused(tmp_path, change, field, found):
         read_dataset_npz(tmp_path / "items.npz")
     assert (caught.value.file, caught.value.field) == (tmp_path / "items.npz", field)
     assert found in caught.value.problem
+
+
+# Files that were edited or made elsewhere
+
+
+def npz_of(path, **changes):
+    write_dataset(DATA_FOR_TYPES, path)
+    arrays = {**np.load(path), **changes}
+    np.savez(path, **arrays)
+    return path
+
+
+DATA_FOR_TYPES = PairedDataset(("a", "b"), (None, None), (("x",), ("y", "z")), [[1, 0], [0, 1]], ("cat", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("texts", np.arange(3)), ("texts", np.array([0.5, 1, 2])), ("texts", np.array([["x", "y", "z"]])),
+        ("ids", np.array([0.5, 1.5])), ("ids", np.array([["a"], ["b"]])), ("ids", np.array([True, False])),
+        ("label_names", np.arange(2)), ("label_names", np.array([b"\xff", b"a"])), ("images", np.arange(2)),
+        ("text_offsets", np.array([0.0, 1.0, 3.0])), ("text_offsets", np.array([0, 5, 3])), ("labels", np.eye(2) / 2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_array_of_another_type_is_refused_with_its_key(key, values, tmp_path):
+    path = npz_of(tmp_path / "a.npz", **{key: values})
+    with pytest.raises(DataError) as caught:
+        read_dataset_npz(path)
+    assert caught.value.file == path
+
+
+def test_whole_numbers_are_ids_and_bytes_are_texts(tmp_path):
+    path = npz_of(tmp_path / "a.npz", ids=np.array([7, 8]), texts=np.array([b"x", "é".encode(), b"z"]))
+    data = read_dataset_npz(path)
+    assert data.ids == ("7", "8") and data.texts == (("x",), ("é", "z"))
+
+
+def test_image_paths_are_relative_to_the_file_and_a_moved_folder_keeps_working(tmp_path):
+    (tmp_path / "here").mkdir()
+    image = tmp_path / "here/images/1.png"
+    data = PairedDataset(("a",), (image,), (("x",),), [[1]], ("cat",))
+    write_dataset(data, tmp_path / "here/a.npz")
+    assert np.load(tmp_path / "here/a.npz")["images"].tolist() == ["images/1.png"]
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert read_dataset_npz(tmp_path / "there/a.npz").images == (tmp_path / "there/images/1.png",)

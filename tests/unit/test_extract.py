@@ -332,7 +332,7 @@ def test_after_kill_9_no_finished_shard_is_made_again_and_the_bytes_are_the_same
 
     assert run("whole", 99).stdout == f"{ITEMS}\n"
     assert run("store", 5).returncode == -signal.SIGKILL
-    left_over = tmp_path / "store" / ".shard-00001.safetensors.abcd1234"  # as a kill while writing leaves it
+    left_over = tmp_path / "store" / ".shard-00001.safetensors.abcd1234~"  # as a kill while writing leaves it
     left_over.mkdir()
     assert names(tmp_path / "store") == [left_over.name, "plan.json", "shard-00000.safetensors"]
     again = run("store", 99)

@@ -7,6 +7,7 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -489,7 +490,7 @@ def test_features_of_another_recipe_are_refused_with_the_first_difference(modali
     recipe = several_texts().recipe
     values = recipe.to_dict()
     values[modality][key], trained = value, values[modality][key]
-    other = Recipe.from_dict(values)
+    other = msgspec.convert(values, Recipe)
     assert other != recipe
     with pytest.raises(MismatchError) as caught:
         recipe.require(other, "the queries")
@@ -501,6 +502,6 @@ def test_recipes_that_differ_in_versions_only_are_the_same():
     recipe = several_texts().recipe
     values = json.loads(json.dumps(recipe.to_dict()))
     values["image"]["versions"] = {"torch": "9.9"}
-    other = Recipe.from_dict(values)
+    other = msgspec.convert(values, Recipe)
     recipe.require(other, "the queries")
     assert other == recipe

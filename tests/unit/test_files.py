@@ -11,7 +11,9 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -270,11 +272,16 @@ def test_another_json_file_is_refused(tmp_path, content, value):
     assert caught.value.file == path and value in caught.value.problem
 
 
+class Note(msgspec.Struct):
+    x: int
+    y: Annotated[int, msgspec.Meta(ge=0)]
+
+
 def test_json_without_a_required_field_is_refused(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"x": 1}, kind="note", version=1)
     with pytest.raises(FormatError) as caught:
-        read_json(path, kind="note", version=1, fields=["x", "y", "z"])
+        read_json(path, kind="note", version=1, form=Note)
     assert (caught.value.file, caught.value.field) == (path, "y")
 
 

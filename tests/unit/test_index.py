@@ -785,11 +785,11 @@ def test_two_indexes_of_a_folder_may_be_edited_together(tmp_path):
 
 
 def test_temporary_files_of_a_killed_writer_are_removed_by_the_next_one_and_nothing_else(tmp_path):
-    for name in (".a.mbx.k1ll3d_x", ".b.mbx.k1ll3d_x", "a.mbx.mine"):
+    for name in (".a.mbx.k1ll3d_x~", ".b.mbx.k1ll3d_x~", "a.mbx.mine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "half").write_text("half")
     filled().save(tmp_path / "a.mbx")
-    assert files(tmp_path) == [".b.mbx.k1ll3d_x", "a.mbx", "a.mbx.mine"]
+    assert files(tmp_path) == [".b.mbx.k1ll3d_x~", "a.mbx", "a.mbx.mine"]
 
 
 # The model

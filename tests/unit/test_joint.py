@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,8 +22,8 @@ from typer.testing import CliRunner
 from multibit import Codes, FeatureStore, PairedDataset
 from multibit.cli import app
 from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
-from multibit.features import extract
-from multibit.features.base import hash_files
+from multibit.features import extract, packaged
+from multibit.features.base import LOCAL, hash_files
 from multibit.features.extract import extract_features
 from multibit.features.joint import JointImages, Scaling
 from multibit.features.load import image_encoder_of, load_image_encoder, load_text_encoder, text_encoder_of
@@ -334,23 +336,81 @@ def test_a_model_in_the_hubs_cache_is_loaded_without_the_network(models, monkeyp
     assert recipe == load_image_encoder(str(models["clip"])).recipe
 
 
-def test_a_model_not_in_the_cache_is_downloaded_without_a_second_kind_of_weights(models, monkeypatch):
+@pytest.fixture
+def asked_hub(models, monkeypatch):
+    """A hub with the model somebody/tiny-clip that is not on this disk; records what it is asked."""
     import huggingface_hub
 
     asked = []
 
-    def download(name, local_files_only=False, allow_patterns=None):
+    def download(name, local_files_only=False, **options):
         if local_files_only:
             raise FileNotFoundError(name)
-        asked.append(allow_patterns[0])
+        asked.append(options)
         return str(models["clip"])
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    for names in (["model.safetensors", "pytorch_model.bin"], ["pytorch_model.bin"]):
-        files = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
-        monkeypatch.setattr(huggingface_hub, "model_info", lambda *_, files=files, **__: files)
-        load_image_encoder("somebody/tiny-clip")
-    assert asked == ["*.safetensors", "*.bin"]
+    return asked
+
+
+def test_a_model_not_in_the_cache_is_downloaded_without_pickled_weights(asked_hub):
+    load_image_encoder("somebody/tiny-clip")
+    assert asked_hub == [{"allow_patterns": ["*.safetensors", "*.json", "*.txt", "*.model"], "token": None}]
+
+
+@pytest.mark.parametrize("of", [image_encoder_of, text_encoder_of])
+def test_a_name_from_a_file_never_asks_the_hub_unless_allowed_and_never_with_the_token(of, asked_hub, models):
+    load = load_image_encoder if of is image_encoder_of else load_text_encoder
+    recipe = replace(load(str(models["clip"])).recipe, source="somebody/tiny-clip")
+    with pytest.raises(ConfigError) as caught:
+        of(recipe)
+    assert asked_hub == [] and "`download`" in caught.value.hint
+    of(recipe, download=True)
+    assert [each["token"] for each in asked_hub] == [False]
+
+
+def test_a_relative_model_folder_is_one_inside_the_folder_of_the_file(models, tmp_path, monkeypatch):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for folder in (run / "tiny-clip", elsewhere / "outside", elsewhere / "somebody/tiny-clip"):
+        shutil.copytree(models["clip"], folder)
+    (run / "link").symlink_to(elsewhere / "outside")
+    recipe = load_text_encoder(str(models["clip"])).recipe
+    monkeypatch.chdir(elsewhere)  # folders of the working directory are not meant
+    assert text_encoder_of(replace(recipe, source="tiny-clip"), folder=run).recipe == recipe
+    for source in ("outside", "../elsewhere/outside", "link", "./../elsewhere/outside"):
+        with pytest.raises(DataError):
+            text_encoder_of(replace(recipe, source=source), folder=run)
+    with pytest.raises(ConfigError):
+        text_encoder_of(replace(recipe, source="somebody/tiny-clip"), folder=run)
+
+
+def test_pickled_weights_are_refused(models, tmp_path):
+    folder = shutil.copytree(models["clip"], tmp_path / "clip")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError) as caught:
+        load_image_encoder(str(folder))
+    assert caught.value.file == folder and "pytorch_model.bin" in caught.value.problem
+
+
+def test_code_in_a_model_folder_is_never_run(models, tmp_path):
+    folder = shutil.copytree(models["clip"], tmp_path / "clip")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "own.Own", "AutoTokenizer": ["own.Own", None], "AutoImageProcessor": "own.Own"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    for load in (load_image_encoder, load_text_encoder):
+        load(str(folder))
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_library_call_forbids_remote_code():
+    """A call of `from_pretrained` without these arguments could ask the user and run code of a model's author."""
+    assert LOCAL == {"local_files_only": True, "trust_remote_code": False}
+    text = "\n".join(path.read_text() for path in Path(packaged.__file__).parent.glob("*.py"))
+    calls = re.findall(r"(Auto\w+)\.from_pretrained\((.*?\*\*LOCAL)", text, re.DOTALL)
+    assert len(calls) == len(re.findall(r"Auto\w+\.from_pretrained\(", text)) >= 5
+    assert all(call.count("(") <= 1 for _, call in calls)  # each ends in its own arguments
+    assert all("use_safetensors=True" in call for name, call in calls if name == "AutoModel")
 
 
 @pytest.mark.parametrize(
@@ -474,7 +534,7 @@ def test_an_encoder_of_the_hub_comes_back_from_its_recipe(hub, dtype):
     """Its recipe has the base name `tiny-clip`, which alone would not be found."""
     images = load_image_encoder("somebody/tiny-clip", dtype=dtype)
     texts = load_text_encoder("somebody/tiny-clip", dtype=dtype, prompt="a photo of {}")
-    stored = Recipe.from_dict(json.loads(json.dumps(Recipe(images.recipe, texts.recipe).to_dict())))
+    stored = msgspec.convert(json.loads(json.dumps(Recipe(images.recipe, texts.recipe).to_dict())), Recipe)
     assert (stored.image.name, stored.image.source) == ("tiny-clip", "somebody/tiny-clip")
     again = image_encoder_of(stored.image), text_encoder_of(stored.text)
     assert Recipe(again[0].recipe, again[1].recipe) == stored

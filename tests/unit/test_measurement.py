@@ -38,7 +38,7 @@ def test_evaluation_refuses_other_data(field, finished, tmp_path):
     with pytest.raises(MismatchError) as caught:
         evaluate_run(finished, other)
     assert (caught.value.file, caught.value.field) == (tmp_path / "other.npz", "data")
-    assert str(finished.record.features) in caught.value.hint
+    assert str(finished.features) in caught.value.hint
 
 
 def test_evaluation_accepts_the_same_data_at_another_path(finished, tmp_path):

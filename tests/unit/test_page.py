@@ -419,7 +419,7 @@ def test_a_report_without_figures_removes_an_earlier_page(runs, tmp_path, withou
     write_report(runs[:1], tmp_path)
     without("jinja2")
     written = write_report(runs[:1], tmp_path)
-    assert not (tmp_path / "report.html").exists() and not list((tmp_path / "figures").iterdir())
+    assert not (tmp_path / "report.html").exists() and not list((tmp_path / "figures").glob("*"))
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
 
 

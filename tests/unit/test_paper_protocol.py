@@ -181,7 +181,7 @@ class Reader:
 
 def test_label_names_are_read_in_the_evaluators_prompt_alone(monkeypatch):
     asked, reader = [], Reader()
-    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe: asked.append(recipe) or reader)
+    monkeypatch.setattr(measurement, "text_encoder_of", lambda recipe, **_: asked.append(recipe) or reader)
     recipe = EncoderRecipe("clip", "f00", 6, "pooled", prompt="a photo of {}", source="/models/clip")
     relevance = measurement.label_name_relevance(recipe, ["dog", "cat"])
     assert reader.read == [PROMPT.format("dog"), PROMPT.format("cat")] == ["a photo of a dog", "a photo of a cat"]

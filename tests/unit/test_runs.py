@@ -17,7 +17,8 @@ from conftest import ITEMS, SMALL, plant, save_npz
 from multibit import RelationTeacher, Run, Split, runs, train
 from multibit.errors import BusyError, ConfigError, DataError, FormatError, MismatchError
 from multibit.evaluation import protocol
-from multibit.files import only_writer, read_arrays, read_json, write_arrays, write_json
+from multibit.files import read_arrays, read_json, write_arrays, write_json
+from multibit.folders import only_writer
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
 from multibit.runs import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run, read_history, require_comparable
@@ -52,7 +53,8 @@ def test_the_files_of_a_run_folder_and_their_content(finished, store, split):
     assert record["config"] == SMALL.to_dict() and record["config"]["seed"] == 42
     assert record["label_names"] == [f"topic {i}" for i in range(8)]
     assert record["recipe"] == store.recipe.to_dict()
-    assert record["data"] == store.fingerprint() and Path(record["features"]) == store.source.resolve()
+    assert record["data"] == store.fingerprint() and finished.features == store.source.resolve()
+    assert not Path(record["features"]).is_absolute() and str(Path.home()) not in json.dumps(record)
     assert record["model"] == finished.model.fingerprint() and tuple(record["blocks"]) == finished.model.blocks
     for name in ("multibit", "torch", "numpy", "scipy", "numba", "safetensors"):
         assert record["versions"][name] == version(name)
@@ -336,8 +338,8 @@ def test_a_modified_record_is_refused_with_the_field(change, field, copy):
 @pytest.mark.parametrize(
     ("change", "field", "named"),
     [
-        ({"recipe": {}}, "recipe", ""),
-        ({"recipe": {"image": 3, "text": {}}}, "recipe", ""),
+        ({"recipe": {}}, "recipe.image", ""),
+        ({"recipe": {"image": 3, "text": {}}}, "recipe.image", ""),
         ({"config": {"epochs": True}}, "config", "epochs"),
         ({"config": {"patience": 3}}, "config", "patience"),
     ],

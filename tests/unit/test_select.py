@@ -21,7 +21,7 @@ from conftest import plant
 from multibit import METHODS, Config, FeatureStore, Pairs, Split, train
 from multibit.errors import BusyError, ConfigError, DataError, FormatError
 from multibit.evaluation.protocol import selection_score
-from multibit.files import only_writer
+from multibit.folders import only_writer
 from multibit.hashing.encode import encode
 from multibit.hashing.select import MARGIN, Choice, Setting, grid_of, halve, select, stages_of, survivors
 from multibit.paper import accuracy_cells

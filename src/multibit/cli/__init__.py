@@ -1,9 +1,10 @@
 """The command line: one verb per stage of the flow. It parses options, calls the library and prints."""
 
+import threading
 from collections.abc import Callable
 
 from multibit.cli import about, data, model, paper, search, serve
-from multibit.cli.app import Verb, app
+from multibit.cli.app import Verb, app, stop_on_sigterm
 from multibit.cli.options import EngineName, Kind
 
 __all__ = ["EngineName", "Kind", "app", "main"]
@@ -36,4 +37,6 @@ for name, verb in VERBS.items():
 
 def main() -> None:
     """Run the command line."""
+    if threading.current_thread() is threading.main_thread():
+        stop_on_sigterm()
     app(prog_name="multibit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
@@ -28,6 +29,19 @@ SPELLED_AS: Mapping[str, tuple[str, ...]] = {
     "train": ("training",),
 }
 """Argument of a Python function -> parameters of the verbs with that meaning, where the names differ."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a batch system sends it before it kills: handled like Ctrl-C."""
+
+
+def stop_on_sigterm() -> None:
+    """Make SIGTERM interrupt the work like Ctrl-C: temporary files are removed, and what is finished stays."""
+
+    def stop(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 class Verb(TyperCommand):
@@ -70,8 +84,9 @@ class Verbs(TyperGroup):
             _fail(MissingExtraError("torch", extra="train", need="This command").render(), 1)
         except MemoryError:
             _fail("out of memory. Use fewer items at a time.", 1)
-        except KeyboardInterrupt:
-            _fail("interrupted. Run the same command again to resume.", 130)
+        except KeyboardInterrupt as stop:
+            code = 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+            _fail("interrupted. Run the same command again to resume.", code)
 
 
 def flags_of(verb: Any, *, in_file: bool = False) -> Callable[[str], str | None]:

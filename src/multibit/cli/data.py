@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +72,7 @@ def demo(
 
 
 def import_(
+    ctx: typer.Context,
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Layout of the source, see above.")],
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="File or folder to read.")],
     out: Annotated[
@@ -106,13 +108,18 @@ def import_(
     """
     from multibit.data.export import require_dataset_target, write_arrays_npz, write_dataset
     from multibit.data.sources import UNPACKED, read
-    from multibit.files import require_writable
+    from multibit.files import remove_left_over, require_writable
+    from multibit.folders import only_writer_of
 
     require_dataset_target(out, features=kind is Kind["mat-features"])
     require_writable(out, folder=not out.suffix, unlike=(source, label_names))
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
         require_writable(images, folder=True)
+    ctx.with_resource(only_writer_of(out))
+    if kind.value in UNPACKED and images is not None:
+        for folder, *_ in os.walk(images):
+            remove_left_over(Path(folder))
     options = {
         "images": images,
         "columns" if kind is Kind.manifest else "names": pairs(names, "names") or None,
@@ -182,6 +189,7 @@ def label(
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.zero_shot import label_zero_shot
     from multibit.files import require_writable
+    from multibit.folders import only_writer_of
     from multibit.inventory import open_data
 
     if vocabulary is not None:
@@ -192,6 +200,7 @@ def label(
         refuse_unused(ctx, "with encoders, which see no texts", "plurals")
     require_dataset_target(out)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
+    ctx.with_resource(only_writer_of(out))
     dataset, _ = open_data(data, images=images, columns=pairs(column, "column"), separator=separator)
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):

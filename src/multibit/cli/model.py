@@ -15,6 +15,7 @@ from multibit.cli.options import (
     ConfigOption,
     Device,
     DeviceOption,
+    DownloadOption,
     FeaturesArgument,
     GroupsOption,
     MethodOption,
@@ -202,6 +203,7 @@ def encode(
     .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; query and database items of the run's split.
     """
     from multibit.files import require_writable
+    from multibit.folders import only_writer_of
     from multibit.pipeline import open_features, open_run, write_codes
 
     if engine is Cluster.local:
@@ -209,7 +211,8 @@ def encode(
     require_ending(out, "out", ".npz", ".mat")
     require_writable(out, unlike=(features,))
     loaded = open_run(run)
-    require_writable(out, unlike=(Path(loaded.record.features or ""),))
+    require_writable(out, unlike=(loaded.features,))
+    ctx.with_resource(only_writer_of(out))
     store = open_features(loaded, features)
     write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)
     echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
@@ -248,6 +251,7 @@ def evaluate(
         typer.Option(help="Of codes made elsewhere: file with a name per label column, for the label-name evaluator."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print markdown tables.")] = False,
+    download: DownloadOption = False,
 ) -> None:
     """Evaluate a run or codes made elsewhere, and write a report.
 
@@ -260,8 +264,9 @@ def evaluate(
     """
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
+    from multibit.folders import only_writer_of
     from multibit.measurement import assess_run, measure, references_of
-    from multibit.pipeline import open_features, require_one_view
+    from multibit.pipeline import located_encoder, open_features, require_one_view
     from multibit.report.examples import example_searches
     from multibit.report.field import LAST, field_record, write_field_files
     from multibit.runs import Run, is_run, require_comparable
@@ -278,15 +283,27 @@ def evaluate(
             refuse_unused(ctx, "with --against, because the run has the names", "label_names")
         folder, target = report or _next_to(run, "report"), out or _next_to(run, "evaluation.json")
         _check_targets(target, None if no_report else folder, None)
+        ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, None)))
         names = lines(label_names) or []
         _evaluate_codes(
-            run, features, at, against or [], None if no_report else folder, target, lengths, names, markdown, pdf
+            run,
+            features,
+            at,
+            against or [],
+            None if no_report else folder,
+            target,
+            lengths,
+            names,
+            markdown,
+            pdf,
+            download,
         )
         return
     refuse_unused(ctx, "on a run", "lengths", "label_names")
     folder, target = report or run / "report", out or run / "evaluation.json"
     loaded = Run.load(run)
     _check_targets(target, None if no_report else folder, save_dir)
+    ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, save_dir)))
     others = [Run.load(path) for path in against or ()]
     for other in others:
         require_comparable(loaded, other)
@@ -301,7 +318,10 @@ def evaluate(
         count = len(write_field_files(field_record(first, store), save_dir))
         echo(f"Wrote {save_dir}: {count} files in the field's formats")
     if not no_report:
-        references = references_of(loaded.recipe.text, loaded.label_names, first.database)
+        references = references_of(
+            located_encoder(loaded, loaded.recipe.text), loaded.label_names, first.database, loaded.folder,
+            download=download,
+        )  # fmt: skip
         assessed = [
             assess_run(each, store, None if each is first else first, references=references) for each in measured
         ]
@@ -320,6 +340,7 @@ def _evaluate_codes(
     label_names: Sequence[str],
     markdown: bool,
     pdf: bool,
+    download: bool,
 ) -> None:
     """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
     from multibit.evaluation.storage import save_evaluations
@@ -332,7 +353,7 @@ def _evaluate_codes(
         measure_codes,
         require_same_items,
     )
-    from multibit.pipeline import open_features
+    from multibit.pipeline import located_encoder, open_features
     from multibit.runs import Run
     from multibit.search.code_files import CodeSets
 
@@ -349,9 +370,15 @@ def _evaluate_codes(
     comparisons = _show_tables([first, *others], markdown)
     save_evaluations(target, first.evaluations)
     if folder is not None:
-        compared = [assess_run(other, store, first) for other, store in zip(others, stores, strict=True)]
-        known = (
-            assess_codes(first, runs[0].label_names, runs[0].recipe.text) if runs else assess_codes(first, label_names)
+        measured_with = zip(others, stores, strict=True)
+        compared = [assess_run(other, store, first, download=download) for other, store in measured_with]
+        recipe = located_encoder(runs[0], runs[0].recipe.text) if runs else None
+        known = assess_codes(
+            first,
+            runs[0].label_names if runs else label_names,
+            recipe,
+            runs[0].folder if runs else None,
+            download=download,
         )
         _write_report([known, *compared], folder, comparisons, target, pdf=pdf)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
@@ -401,6 +428,11 @@ def _write_report(
         echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
     else:
         echo(f"Wrote {written[0]}: open it in a browser")
+
+
+def _outputs(target: Path, *folders: Path | None) -> list[Path | None]:
+    """What an evaluation replaces; None where it is not written."""
+    return [target, target.with_suffix(".parquet"), *folders]
 
 
 def _check_targets(out: Path, report: Path | None, field: Path | None) -> None:

@@ -104,6 +104,10 @@ SplitOption = Annotated[
         ".txt, or a run. Default: the split of the features, or the paper's rule with seed 42."
     ),
 ]
+DownloadOption = Annotated[
+    bool,
+    typer.Option("--download", help="Allow the hub to be asked for the encoder that a file names, without your token."),
+]
 GroupsOption = Annotated[
     Path | None, typer.Option(help="Manifest of id and group; no group is in two parts of the split.")
 ]

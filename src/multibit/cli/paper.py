@@ -10,6 +10,7 @@ import typer
 from multibit.cli.options import (
     Device,
     DeviceOption,
+    DownloadOption,
     PresetOption,
     SetOption,
     echo,
@@ -23,7 +24,7 @@ from multibit.errors import ConfigError
 
 NOT_JOINED = (
     "table", "methods", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training",
-    "validation", "device",
+    "validation", "download", "device",
 )  # fmt: skip
 """Options of `reproduce` that have no effect when finished reproductions are joined."""
 
@@ -82,6 +83,7 @@ def reproduce(
     joined: Annotated[
         bool, typer.Option("--join", help="Join finished reproductions of several datasets into the paper's layouts.")
     ] = False,
+    download: DownloadOption = False,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Reproduce the paper's tables and figures.
@@ -91,11 +93,13 @@ def reproduce(
     """
     from multibit.config import Config
     from multibit.files import require_writable
+    from multibit.folders import only_writer
     from multibit.hashing.code_model import check_device
     from multibit.machine import processors
     from multibit.paper.join import join
     from multibit.paper.reproduce import (
         QUICK,
+        SUMMARY,
         choose,
         compared_methods,
         entries_table,
@@ -143,7 +147,10 @@ def reproduce(
         text_encoder=text_encoder,
         workers=processors() if device is Device.cpu else 1,
         compared=compared,
+        download=download,
     )
+    out.mkdir(parents=True, exist_ok=True)
+    ctx.with_resource(only_writer(out, (SUMMARY, "reproduction.md")))
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from multibit.cli.options import (
+    DownloadOption,
     EngineName,
     Items,
     Modality,
@@ -55,7 +56,9 @@ def index(
     and a crash leaves either the old index or the new one.
     """
     from multibit.files import require_writable
+    from multibit.folders import require_inside
     from multibit.pipeline import (
+        INDEX,
         build_indices,
         index_names,
         index_path,
@@ -71,7 +74,7 @@ def index(
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = open_run(run)
-    folder = out or run / "index"
+    folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     require_writable(folder, folder=True)
     for path in paths.values():
@@ -88,7 +91,7 @@ def index(
         if update:
             built = update_indices(loaded, store, folder, rows)
         else:
-            built = build_indices(loaded, store, rows, engine=engine.value)
+            built = build_indices(loaded, store, rows, engine=engine.value, folder=folder)
             for name, path in paths.items():
                 built[name].save(path)
     for name, path in paths.items():
@@ -159,10 +162,12 @@ def export(
         _export_run(source, out)
         return
     from multibit.files import require_writable
+    from multibit.folders import only_writer_of
     from multibit.search import Index
     from multibit.search.exchange import export_codes, export_index
 
     require_writable(out, unlike=(source,))
+    ctx.with_resource(only_writer_of(out))
     found = Index.load(source)
     assert found.codes is not None  # an empty index is never saved
     if out.suffix == ".parquet":
@@ -219,11 +224,14 @@ def search(
         typer.Option(help="A .parquet of many queries: code, text, image (paths), or id (of indexed items)."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With --queries: the .parquet of hits to write.")] = None,
+    download: DownloadOption = False,
 ) -> None:
     """Search by text, image or file of queries at any length."""
+    from multibit.search.names import INDEX
+
     if (query is None) == (queries is None):
         raise ConfigError("need one of QUERY and --queries.", option="query", hint="Give a text, an image or a file.")
-    asked = _Asked(index or run / "index", kind, modality, bits, k, max_distance, where, field, partial)
+    asked = _Asked(index or run / INDEX, kind, modality, bits, k, max_distance, where, field, partial, download)
     if queries is not None:
         refuse_unused(ctx, "with --queries", "relaxed", "sheet", "as_json")
         _search_file(queries, run, asked, out)
@@ -244,12 +252,14 @@ class _Asked(NamedTuple):
     where: list[str] | None
     fields: list[str] | None
     partial: bool
+    download: bool
 
 
 def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
     """Print the hits of one query."""
     from multibit.files import require_writable
     from multibit.report.hits import hits_table
+    from multibit.search.names import located_hits
 
     if not query.strip():
         raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
@@ -269,7 +279,8 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     if found is None:
         result, labels = _search_index(query, image, run, asked, searched, relaxed, with_labels=sheet is not None)
         found = result.bits, result.hits()
-    (length, hits), measure = found, "score" if relaxed else "distance"
+    hits, measure = located_hits(found[1], asked.folder), "score" if relaxed else "distance"
+    length = found[0]
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
@@ -310,7 +321,12 @@ def _search_index(
 
     loaded = open_run(run)
     found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
-    values = encode_image(loaded, image, asked.bits) if image else _encode_text(loaded, query, asked.bits)
+    download = asked.download
+    values = (
+        encode_image(loaded, image, asked.bits, download=download)
+        if image
+        else _encode_text(loaded, query, asked.bits, download)
+    )
     where, fields = found.read_where(asked.where) if asked.where else None, asked.fields
     codes, limit = Codes.binarize(values), asked.max_distance
     if relaxed:
@@ -430,7 +446,7 @@ def _is_image(query: str, kind: Modality | None) -> bool:
     return ending in Image.registered_extensions()
 
 
-def _encode_text(run: Any, text: str, bits: int | None) -> NDArray[np.float32]:
+def _encode_text(run: Any, text: str, bits: int | None, download: bool) -> NDArray[np.float32]:
     """The relaxed code of a text; what the encoder cannot read is printed."""
     import warnings
 
@@ -439,7 +455,7 @@ def _encode_text(run: Any, text: str, bits: int | None) -> NDArray[np.float32]:
 
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", QueryNote)
-        values = encode_text(run, text, bits)
+        values = encode_text(run, text, bits, download=download)
     for each in notes:
         echo(f"Note: {each.message}", err=True)
     return values

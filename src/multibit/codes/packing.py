@@ -10,19 +10,20 @@ the one and a view of the other. The views of item i are the columns i V .. i V 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, MismatchError
-from multibit.files import fingerprint, read_arrays, write_arrays
+from multibit.files import building, fingerprint, read_arrays, write_arrays
 
 WORD = 16
 VERSION = 2  # of a file of codes with several views; the others are written as version 1
@@ -308,8 +309,34 @@ class Codes:
         Raises:
             FormatError: corrupt or truncated, newer, or another kind of file.
         """
-        arrays, header = read_arrays(Path(path), kind="codes", version=VERSION)
-        return cls(arrays["words"], header["bits"], header.get("views", 1), header.get("model", ""))
+        arrays, header = read_arrays(Path(path), kind="codes", version=VERSION, form=_Header)
+        return cls.of_file(Path(path), arrays, header)
+
+    @classmethod
+    def of_file(cls, path: Path, arrays: Mapping[str, NDArray[Any]], header: CodesHeader) -> Codes:
+        """The codes among the arrays of a file.
+
+        Raises:
+            FormatError: no codes of this length.
+        """
+        with building(path):
+            words = arrays["words"]
+            if words.dtype != np.uint16 or words.ndim != 2 or len(words) != -(-header.bits // WORD):
+                raise ValueError(f"codes of {header.bits} bits as {words.dtype} {words.shape}")
+            return cls(words, header.bits, header.views, header.model if isinstance(header, _Header) else "")
+
+
+class CodesHeader(msgspec.Struct, kw_only=True):
+    """What a file of codes must say about them."""
+
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
+    views: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+
+
+class _Header(CodesHeader, kw_only=True):
+    """What a file of codes alone says."""
+
+    model: str = ""
 
 
 def last_mask(bits: int) -> np.uint16:

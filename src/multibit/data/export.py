@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from multibit.arrays import check_offsets
 from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import SUFFIXES, write_manifest
+from multibit.data.values import id_of, texts_of
 from multibit.errors import DataError
-from multibit.files import read_npz, replacing
+from multibit.files import located, portable_path, read_npz, replacing
 
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 
@@ -45,7 +47,7 @@ def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
     path = Path(path)
     require_dataset_target(path)
     if path.suffix.lower() == ".npz":
-        write_arrays_npz(_arrays(dataset), path)
+        write_arrays_npz(_arrays(dataset, path.parent), path)
     elif path.suffix:
         write_manifest(dataset, path)
     else:
@@ -125,24 +127,47 @@ def read_dataset_npz(source: Path | str) -> PairedDataset:
     arrays = read_npz(path)
     if missing := [key for key in KEYS if key not in arrays]:
         raise DataError(f"no such array; it has {', '.join(arrays) or 'nothing'}.", file=path, field=missing[0])
-    ids, images, texts, names = (
-        [str(value) for value in arrays[key].ravel()] for key in ("ids", "images", "texts", "label_names")
-    )
-    offsets = arrays["text_offsets"]
     try:
+        ids = [id_of(value, row=row, field="ids") for row, value in enumerate(_column(arrays, "ids"))]
+        images, texts, names = (_texts(arrays, key) for key in ("images", "texts", "label_names"))
+        offsets = arrays["text_offsets"]
         check_offsets(offsets, len(ids), len(texts))
         parts = tuple(tuple(texts[offsets[row] : offsets[row + 1]]) for row in range(len(ids)))
-        paths = tuple(Path(image) if image else None for image in images)
+        paths = tuple(located(image, path.parent) if image else None for image in images)
         return PairedDataset(tuple(ids), paths, parts, arrays["labels"], tuple(names))
     except DataError as error:
         raise error.within(path) from None
 
 
-def _arrays(dataset: PairedDataset) -> dict[str, NDArray[Any]]:
+def _column(arrays: Mapping[str, NDArray[Any]], key: str) -> list[Any]:
+    """The values of a one-dimensional array.
+
+    Raises:
+        DataError: another shape.
+    """
+    if arrays[key].ndim != 1:
+        raise DataError(f"need one value per row, got an array of shape {arrays[key].shape}.", field=key)
+    return list(arrays[key].tolist())
+
+
+def _texts(arrays: Mapping[str, NDArray[Any]], key: str) -> list[str]:
+    """The texts of an array, "" where one is empty.
+
+    Raises:
+        DataError: values of another type, or bytes that are not UTF-8.
+    """
+    values = _column(arrays, key)
+    if arrays[key].dtype.kind not in "US" and len(values):
+        raise DataError(f"need texts, got {arrays[key].dtype}.", field=key)
+    return [(texts_of(value, row=row, field=key) or ("",))[0] for row, value in enumerate(values)]
+
+
+def _arrays(dataset: PairedDataset, folder: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a data set; paths of images are relative to the folder of the file."""
     counts = [len(texts) for texts in dataset.texts]
     return {
         "ids": np.array(dataset.ids),
-        "images": np.array(["" if image is None else str(image.absolute()) for image in dataset.images]),
+        "images": np.array(["" if image is None else portable_path(image, folder) for image in dataset.images]),
         "texts": np.array([text for texts in dataset.texts for text in texts]),
         "text_offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         "labels": dataset.labels,

@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows
 from multibit.errors import ConfigError, DataError
-from multibit.files import fingerprint, read_arrays, write_arrays
+from multibit.files import building, fingerprint, read_arrays, write_arrays
 
 ROLES = ("train", "validation", "query", "database")
 
@@ -185,11 +186,16 @@ class Split:
         Raises:
             FormatError: missing, corrupt or truncated, newer, or another kind of file. ConfigError: roles overlap.
         """
-        rows, header = read_arrays(Path(path), kind="split", version=1)
-        try:
-            return cls(**rows, seed=header["seed"])
-        except ConfigError as error:
-            raise error.within(path) from None
+        needed = {role: ("iu", 1) for role in ROLES}
+        rows, header = read_arrays(Path(path), kind="split", version=1, form=_Header, needed=needed)
+        with building(Path(path)):
+            return cls(**rows, seed=header.seed)
+
+
+class _Header(msgspec.Struct):
+    """What the file of a split must say."""
+
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None
 
 
 def _require_disjoint(roles: Mapping[str, Rows]) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 
 from multibit.arrays import FloatArray
+from multibit.codes.items import Direction
+from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError
 from multibit.evaluation.metric import Metric
 from multibit.evaluation.metrics import PrecisionRecall
 from multibit.evaluation.protocol import Evaluation
-from multibit.files import checksum_file, read_json, replacing, require_writable, write_json
+from multibit.files import building, checksum_file, read_json, replacing, require_writable, write_json
 
 KIND, VERSION = "evaluation", 1
 COLUMNS = ("evaluation", "protocol", "metric", "direction", "bits")
@@ -45,6 +48,39 @@ def require_evaluation_target(path: Path) -> None:
 
 
 _AGAIN = "Evaluate again or restore a copy."
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Bits = Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1.000001)] | None
+"""None where it is undefined."""
+
+
+class _Curve(msgspec.Struct):
+    """Precision and recall within each radius."""
+
+    direction: Direction
+    bits: Bits
+    radius: list[Annotated[int, msgspec.Meta(ge=0, le=MAX_BITS)]]
+    precision: list[Share]
+    recall: list[Share]
+
+
+class _Stored(msgspec.Struct):
+    """An evaluation without its per-query values; the means are not read, they follow from these."""
+
+    name: str
+    protocol: str
+    fingerprints: dict[str, str]
+    lengths: Annotated[tuple[Bits, ...], msgspec.Meta(min_length=1)]
+    queries: Count
+    database: Count
+    curves: list[_Curve]
+
+
+class _Header(msgspec.Struct):
+    """What the JSON file must have: the checksum of the other file, and the evaluations."""
+
+    values: str
+    evaluations: list[_Stored]
 
 
 def _require_json(path: Path) -> None:
@@ -97,17 +133,18 @@ def load_evaluations(path: Path | str) -> list[Evaluation]:
     if path.is_dir():
         found = ", ".join(sorted(each.name for each in path.glob("*.json"))) or "no .json file"
         raise FormatError(f"is a folder, with {found}.", file=path, hint="Name the .json file of an evaluation.")
-    content = read_json(path, kind=KIND, version=VERSION, fields=("values", "evaluations"))
+    content = read_json(path, kind=KIND, version=VERSION, form=_Header, hint=_AGAIN)
     values = path.with_suffix(".parquet")
     if not values.is_file():
         raise FormatError(f"no such file; {path.name} needs it for the per-query values.", file=values, hint=_AGAIN)
-    if checksum_file(values) != content["values"]:
+    if checksum_file(values) != content.values:
         raise FormatError(f"does not hold the values that {path.name} describes.", file=values, hint=_AGAIN)
-    streams = _read_streams(values)
-    try:
-        return [_evaluation(each, streams.get(number, {})) for number, each in enumerate(content["evaluations"])]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"missing or invalid field ({error!r}).", file=path, hint=_AGAIN) from None
+    if not _is_values(values):
+        raise FormatError("does not hold values of an evaluation.", file=values, hint=_AGAIN)
+    with building(values, _AGAIN):
+        streams = _read_streams(values)
+    with building(path, _AGAIN):
+        return [_evaluation(each, streams.get(number, {})) for number, each in enumerate(content.evaluations)]
 
 
 def _streams(evaluation: Evaluation) -> Iterator[tuple[tuple[str, str, int], FloatArray]]:
@@ -146,24 +183,29 @@ def _read_streams(path: Path) -> dict[int, dict[tuple[str, str, int], FloatArray
     return streams
 
 
-def _evaluation(content: dict[str, Any], streams: dict[tuple[str, Any, int], FloatArray]) -> Evaluation:
+def _evaluation(content: _Stored, streams: dict[tuple[str, Any, int], FloatArray]) -> Evaluation:
+    wrong = [key for key, values in streams.items() if len(values) != content.queries]
+    if wrong or (FLOOR + "random", "", 0) not in streams:
+        raise ValueError(f"not one value for each of {content.queries} queries: {wrong or 'the random floor'}")
     return Evaluation(
-        protocol=content["protocol"],
-        lengths=tuple(content["lengths"]),
-        queries=content["queries"],
-        database=content["database"],
+        protocol=content.protocol,
+        lengths=content.lengths,
+        queries=content.queries,
+        database=content.database,
         values={
             (Metric.parse(name), direction, bits): values
             for (name, direction, bits), values in streams.items()
             if not name.startswith(FLOOR)
         },
         floors={key[0].removeprefix(FLOOR): values for key, values in streams.items() if key[0].startswith(FLOOR)},
-        curves={(curve["direction"], curve["bits"]): _curve(curve) for curve in content["curves"]},
-        name=content["name"],
-        fingerprints=content["fingerprints"],
+        curves={(curve.direction, curve.bits): _curve(curve) for curve in content.curves},
+        name=content.name,
+        fingerprints=content.fingerprints,
     )
 
 
-def _curve(content: dict[str, Any]) -> PrecisionRecall:
-    precision, recall = (np.array(content[each], np.float64) for each in ("precision", "recall"))
-    return PrecisionRecall(np.array(content["radius"], np.int64), precision, recall)
+def _curve(content: _Curve) -> PrecisionRecall:
+    precision, recall = (np.array(each, np.float64) for each in (content.precision, content.recall))
+    if not len(precision) == len(recall) == len(content.radius):
+        raise ValueError(f"{len(precision)} and {len(recall)} values for {len(content.radius)} radii")
+    return PrecisionRecall(np.array(content.radius, np.int64), precision, recall)

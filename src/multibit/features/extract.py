@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
@@ -33,7 +34,8 @@ from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.store import KIND, SHARD, VERSION, FeatureStore, read_header, write_header
 from multibit.features.tokens import Tokens, TokenShapes, describe_tokens, joined
-from multibit.files import fingerprint, only_writer, read_json, write_json
+from multibit.files import fingerprint, read_json, write_json
+from multibit.folders import only_writer
 from multibit.progress import showing, track
 
 PLAN = "plan.json"
@@ -92,7 +94,7 @@ def extract_features(
             store = _rewritten(store, moved)
         new = dataset if store is None else _missing_from(store, dataset, recipe, shapes) if update else None
         if new is not None:
-            first = 0 if store is None else read_header(folder)["shards"]
+            first = 0 if store is None else read_header(folder).shards
             extraction = Extraction(new, image_encoder, text_encoder, folder, first, SHARD, shapes)
             extraction.resume_or_start(recipe)
             _run(extraction, workers, engine)
@@ -163,7 +165,7 @@ def _rows_in_shards(store: FeatureStore) -> int:
     assert store.source is not None
     return sum(
         len(Shard.read(path, verify=False).counts)
-        for path in sorted(store.source.glob("shard-*.safetensors"))[: read_header(store.source)["shards"]]
+        for path in sorted(store.source.glob("shard-*.safetensors"))[: read_header(store.source).shards]
     )
 
 
@@ -182,7 +184,7 @@ def _rewritten(store: FeatureStore, dataset: PairedDataset) -> FeatureStore:
     assert store.source is not None
     first = next(image for image in dataset.images if image)
     note(f"{store.source}: the images are in another place than before, such as {first}; their new paths are kept.")
-    shards = read_header(store.source)["shards"]
+    shards = read_header(store.source).shards
     write_header(store.source, dataset, store.recipe, shards, store.token_shapes, rows=store.rows)
     return replace(store, dataset=dataset)
 
@@ -207,9 +209,15 @@ def replace_labels(folder: Path | str, dataset: PairedDataset) -> FeatureStore:
         rows = [row_of[name] for name in store.dataset.ids]
         labels = cast(Labels, LabelRows(dataset.label_rows.matrix[rows]))
         labelled = replace(store.dataset, labels=labels, label_names=dataset.label_names)
-        shards = read_header(folder)["shards"]
+        shards = read_header(folder).shards
         write_header(folder, labelled, store.recipe, shards, store.token_shapes, rows=store.rows)
     return FeatureStore.open(folder)
+
+
+class _Plan(msgspec.Struct):
+    """What `plan.json` must have; plans are only compared."""
+
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,8 +268,7 @@ class Extraction:
         if self.tokens:
             plan["tokens"] = {modality: list(shape) for modality, shape in self.tokens.items()}
         with contextlib.suppress(FormatError):
-            earlier = read_json(self.folder / PLAN, kind="extraction plan", version=2).get("plan")
-            if earlier == plan:
+            if read_json(self.folder / PLAN, kind="extraction plan", version=2, form=_Plan).plan == plan:
                 return
             if finished := len(self._shards()):
                 require_same_runtime(self.folder, recipe)

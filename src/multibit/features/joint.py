@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,11 @@ from multibit.features.scaling import Scaling
 from multibit.features.tokens import MAX_WORDS, Tokens, TokenShape
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that exists is used
+WEIGHTS = "*.safetensors"
+PICKLED = "*.bin"  # weights whose reading could run code: never loaded
+Hub = Literal["ask", "ask without token", "never"]
+"""What a name may do: one that the user gave asks the hub, with the user's token; one from a file has no token."""
+SETTINGS = "preprocessor_config.json"
 VOCABULARY = ("tokenizer.json", "vocab.*", "*.model")
 TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
 COMPLETE = "A model folder needs config.json, model.safetensors, preprocessor_config.json and the tokenizer's files."
@@ -51,8 +55,8 @@ class JointImages:
         ConfigError: no such model, or one that cannot be loaded. MissingExtraError: transformers is not installed.
     """
 
-    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
-        model = _open(name, device, dtype)
+    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32", hub: Hub = "ask") -> None:
+        model = _open(name, device, dtype, hub)
         self.network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "image processor"):
             settings = _library().AutoImageProcessor.from_pretrained(model.folder, **LOCAL).to_dict()
@@ -143,8 +147,8 @@ class JointTexts:
         ConfigError: no such model, or one that cannot be loaded. MissingExtraError: transformers is not installed.
     """
 
-    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32") -> None:
-        model = _open(name, device, dtype)
+    def __init__(self, name: str, device: str = "cpu", dtype: str = "float32", hub: Hub = "ask") -> None:
+        model = _open(name, device, dtype, hub)
         self.network, self.device, self._dtype = model.network, device, dtype
         with _loading(model.folder, "tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would create an empty one
@@ -215,17 +219,20 @@ class _Model:
     network: Any
 
 
-def _open(name: str, device: str, dtype: str) -> _Model:
+def _open(name: str, device: str, dtype: str, hub: Hub) -> _Model:
     """The network of a model folder, or of a name on the hub.
 
     Raises:
         ConfigError: no such model, or one that cannot be loaded.
     """
-    folder = Path(name).resolve() if Path(name).is_dir() else None
+    is_folder = Path(name).is_dir() and (hub == "ask" or Path(name).is_absolute())
+    folder = Path(name).resolve() if is_folder else None
     source = name if folder is None else str(folder)
-    folder = folder or _from_hub(name)
+    folder = folder or _from_hub(name, hub)
     if not _is_complete(folder):
-        raise ConfigError("is not a complete model.", file=folder, hint=COMPLETE)
+        pickled = ", ".join(path.name for path in _files(folder, [PICKLED]))
+        why = f"has pickled weights only, {pickled}, which could run code" if pickled else "is not a complete model"
+        raise ConfigError(f"{why}.", file=folder, hint=COMPLETE)
     weights = hash_files(*_weight_files(folder))
     with _loading(folder, "network"):
         network = _network(folder, weights, device, dtype)
@@ -270,25 +277,32 @@ def _with_missing_norm(network: Any, forward: Callable[[], Any]) -> tuple[Any, A
     return output, torch.nn.Identity() if 3 in dimensions else norm
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, hub: Hub) -> Path:
     """Folder of a model of the hub: the downloaded copy, or a new download.
 
     Raises:
-        ConfigError: the name is a path, or the hub cannot provide the model.
+        ConfigError: the name is a path, the hub may not be asked, or it cannot provide the model.
     """
     if not HUB_NAME.fullmatch(name):
         raise ConfigError("no such folder.", file=name)
     _library()
-    import huggingface_hub as hub
+    import huggingface_hub as library
 
     with contextlib.suppress(Exception):  # not downloaded yet, or only in part
-        folder = Path(hub.snapshot_download(name, local_files_only=True))
+        folder = Path(library.snapshot_download(name, local_files_only=True))
         if _is_complete(folder):
             return folder
+    if hub == "never":
+        raise ConfigError(
+            f"{name!r} is not on this disk, and the hub is not asked for a name that comes from a file.",
+            field="encoder",
+            hint="Allow it by `download`.",
+        )
+    token = None if hub == "ask" else False
     try:
-        files = [Path(file.rfilename) for file in hub.model_info(name, timeout=20).siblings or ()]
-        kind = next((kind for kind in WEIGHTS if any(file.match(kind) for file in files)), WEIGHTS[0])
-        return Path(hub.snapshot_download(name, allow_patterns=[kind, "*.json", "*.txt", "*.model"]))
+        return Path(
+            library.snapshot_download(name, allow_patterns=[WEIGHTS, "*.json", "*.txt", "*.model"], token=token)
+        )
     except Exception as error:  # the library passes errors of its connections through
         raise ConfigError(
             f"{name!r} is neither a folder nor downloaded, and the hub did not provide it ({_short(error)}).",
@@ -302,7 +316,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    return next((files for kind in WEIGHTS if (files := _files(folder, [kind]))), [])
+    return _files(folder, [WEIGHTS])
 
 
 def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:

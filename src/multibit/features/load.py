@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from multibit.codes.items import Modality
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
-from multibit.features.joint import JointImages, JointTexts
+from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import EncoderRecipe
@@ -72,22 +73,41 @@ def load_text_encoder(
     return encoder if prompt == "{}" else Prompted(encoder, prompt)
 
 
-def image_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> ImageEncoder:
+def image_encoder_of(
+    recipe: EncoderRecipe, device: str = "cpu", *, folder: Path | None = None, download: bool = False
+) -> ImageEncoder:
     """The image encoder that made stored features, loaded from the source in their recipe.
+
+    Args:
+        recipe: of the features. device: where it runs.
+        folder: of the file that holds the recipe: a relative source is a model folder inside it.
+        download: whether the hub may be asked for a model that is not on this disk; the user's token is not sent.
 
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_image_encoder`.
     """
-    return load_image_encoder(source_of(recipe), device, dtype=recipe.dtype)
+    encoder: ImageEncoder = _load(source_of(recipe, folder), "image", device, recipe.dtype, None, _hub(download))
+    return encoder
 
 
-def text_encoder_of(recipe: EncoderRecipe, device: str = "cpu") -> TextEncoder:
+def text_encoder_of(
+    recipe: EncoderRecipe, device: str = "cpu", *, folder: Path | None = None, download: bool = False
+) -> TextEncoder:
     """The text encoder that made stored features, loaded from the source in their recipe, with their prompt.
+
+    Args:
+        recipe, device, folder, download: as for `image_encoder_of`.
 
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
     """
-    return load_text_encoder(source_of(recipe), device, dtype=recipe.dtype, prompt=recipe.prompt)
+    source, hub = source_of(recipe, folder), _hub(download)
+    encoder: TextEncoder = _load(source, "text", device, recipe.dtype, None, hub)
+    return encoder if recipe.prompt == "{}" else Prompted(encoder, recipe.prompt)
+
+
+def _hub(download: bool) -> Hub:
+    return "ask without token" if download else "never"
 
 
 def token_shapes(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> TokenShapes:
@@ -112,21 +132,36 @@ def token_shapes(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> Toke
     return shapes
 
 
-def source_of(recipe: EncoderRecipe) -> str:
-    """What loads the encoder that made stored features: its name, or the folder or hub name of a CLIP-like model.
+def source_of(recipe: EncoderRecipe, folder: Path | None = None) -> str:
+    """What loads the encoder that made stored features: its name, hub name, or absolute model folder.
+
+    Args:
+        folder: of the file that holds the recipe: a relative source is a model folder inside it, never one elsewhere.
 
     Raises:
-        DataError: the features are ready-made.
+        DataError: ready-made features, or a relative folder outside.
     """
     if not recipe.weights:
         raise DataError(
             f"the features are ready-made, under the name {recipe.name!r}, so a raw text or image cannot be encoded.",
             hint="Encode it as the features were made, then use HashModel.encode and Index.search in Python.",
         )
-    return recipe.source or recipe.name
+    source = recipe.source or recipe.name
+    if folder is None or source in IMAGE_ENCODERS or source in TEXT_ENCODERS or Path(source).is_absolute():
+        return source
+    inside = Path(os.path.realpath(folder / source))
+    if inside.is_dir() and inside.is_relative_to(os.path.realpath(folder)):
+        return str(inside)
+    if "/" in source and ".." not in Path(source).parts:
+        return source  # on the hub
+    raise DataError(
+        f"the encoder is the model folder {source!r}, which is not in {folder}.",
+        field=recipe.name,
+        hint=f"Put the model into {folder} as {Path(source).name}.",
+    )
 
 
-def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str | None) -> Any:
+def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str | None, hub: Hub = "ask") -> Any:
     require_known("dtype", dtype, DTYPES)
     if runtime is not None:
         require_known("runtime", runtime, RUNTIMES)
@@ -140,7 +175,7 @@ def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str |
     if runtime == "onnxruntime":
         raise ConfigError(f"{name} runs in torch only; packaged encoders run in ONNX Runtime.", option="runtime")
     if "/" in name or Path(name).is_dir():
-        return (JointImages if modality == "image" else JointTexts)(name, device, dtype)
+        return (JointImages if modality == "image" else JointTexts)(name, device, dtype, hub)
     raise ConfigError(
         f"{name!r} is unknown; choose from {', '.join(packaged)}, or give a CLIP-like model as a folder or as its name "
         "on the hub (owner/name).",

@@ -109,7 +109,7 @@ class AllMiniLM:
         with offline(), quiet():
             library = _need("transformers", "The packaged text encoder")
             tokenizer = library.AutoTokenizer.from_pretrained(folder, **LOCAL)
-            network = library.AutoModel.from_pretrained(folder, **LOCAL)
+            network = library.AutoModel.from_pretrained(folder, use_safetensors=True, **LOCAL)
         self.network, self.device = own_weights(network.eval().to(device)), device
         limit = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
         self.tokenizer = tokenizer

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from multibit.errors import MismatchError
 
@@ -25,12 +27,12 @@ class EncoderRecipe:
 
     name: str
     weights: str
-    dimension: int
+    dimension: Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]
     preprocessing: str
     versions: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
     dtype: str = "float32"
     prompt: str = "{}"
-    text_limit: int | None = field(default=None, compare=False)
+    text_limit: Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)] | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
@@ -61,11 +63,6 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"image": self.image.to_dict(), "text": self.text.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Recipe:
-        """Inverse of `to_dict`."""
-        return cls(EncoderRecipe(**values["image"]), EncoderRecipe(**values["text"]))
 
     def difference(self, other: Recipe) -> tuple[str, str, Any, Any] | None:
         """The first difference from another recipe: modality, key, value here, value there."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +15,7 @@ from multibit.arrays import IntArray
 from multibit.codes.items import Modality
 from multibit.features.originals import Original
 from multibit.features.tokens import Tokens, named_tokens
-from multibit.files import read_arrays, write_arrays
+from multibit.files import building, read_arrays, write_arrays
 
 KIND, VERSION = "feature shard", 2
 
@@ -57,11 +58,25 @@ class Shard:
         Raises:
             FormatError: missing, corrupt or truncated, or newer than this version.
         """
-        arrays, header = read_arrays(path, kind=KIND, version=VERSION, verify=verify)
-        skipped = tuple((name, reason) for name, reason in header["skipped"])
-        features = arrays["image"], arrays["text"], arrays["counts"]
-        originals = tuple(Original(*each) for each in header.get("originals", ()))
-        return cls(*features, skipped, header["truncated"], named_tokens(arrays), originals)
+        arrays, header = read_arrays(path, kind=KIND, version=VERSION, form=_Header, needed=_ARRAYS, verify=verify)
+        image, text, counts = arrays["image"], arrays["text"], arrays["counts"]
+        with building(path):
+            if len(counts) != len(image) or counts.sum() != len(text) or (counts < 1).any():
+                raise ValueError(f"{len(counts)} counts of texts for {len(image)} images and {len(text)} texts")
+            if header.originals and len(header.originals) != len(image):
+                raise ValueError(f"{len(header.originals)} image files for {len(image)} images")
+            return cls(image, text, counts, header.skipped, header.truncated, named_tokens(arrays), header.originals)
+
+
+_ARRAYS = {"image": ("f", 2), "text": ("f", 2), "counts": ("iu", 1)}
+
+
+class _Header(msgspec.Struct):
+    """What the file of a shard must say."""
+
+    skipped: tuple[tuple[str, str], ...]
+    truncated: Annotated[int, msgspec.Meta(ge=0)]
+    originals: tuple[Original, ...] = ()
 
 
 def shard_path(folder: Path, number: int) -> Path:

@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -43,19 +42,16 @@ SHARD = 512
 _AGAIN = "It may have been modified. Extract the features again or restore a copy."
 
 
-class _Header(msgspec.Struct):
+class Header(msgspec.Struct):
     """What `store.json` must have."""
 
-    recipe: dict[str, Any]
+    recipe: Recipe
     label_names: list[str]
     shards: Annotated[int, msgspec.Meta(ge=1)]
     items: Annotated[str, msgspec.Meta(pattern=r"^items-[0-9]+\.parquet$")]
     checksums: dict[str, str]
     tokens: dict[Modality, tuple[int, int]] = {}
     rows: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]] | None = None
-
-
-"""Fields of `store.json`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,15 +221,15 @@ class FeatureStore:
                 "contains no features.", file=path, hint="Give the folder of a feature store, or an .npz file."
             )
         header = read_header(path)
-        for name, digits in header["checksums"].items():
+        for name, digits in header.checksums.items():
             if not (path / name).is_file() or checksum_file(path / name) != digits:
                 raise FormatError(
                     "is missing, corrupt or truncated.", file=path / name, hint="Extract the features again."
                 )
         dataset = _read_items(path, header)
-        paths = [shard_path(path, number) for number in range(header["shards"])]
+        paths = [shard_path(path, number) for number in range(header.shards)]
         counts: list[IntArray] = []
-        kept: dict[Modality, list[IntArray]] = {modality: [] for modality in header.get("tokens", {})}
+        kept: dict[Modality, list[IntArray]] = {modality: [] for modality in header.tokens}
         reasons: dict[str, str] = {}
         originals: list[Original | None] = []
         truncated = 0
@@ -267,7 +263,7 @@ class FeatureStore:
             ShardedRows(paths, "image", ends["image"], rows["image"]),
             ShardedRows(paths, "text", ends["text"], rows["text"]),
             np.concatenate([[0], per_item]).cumsum(),
-            typed(header["recipe"], Recipe, path / "store.json", _AGAIN),
+            header.recipe,
             tuple(pair for pair in reasons.items() if pair[0] not in encoded),
             truncated,
             path,
@@ -337,18 +333,18 @@ class FeatureStore:
         )
 
 
-def _read_items(folder: Path, header: Mapping[str, Any]) -> PairedDataset:
+def _read_items(folder: Path, header: Header) -> PairedDataset:
     """The items of a store, with paths that do not depend on the working directory."""
-    dataset = read_manifest(folder / header["items"], label_names=header["label_names"])
+    dataset = read_manifest(folder / header.items, label_names=header.label_names)
     here = Path(os.path.realpath(folder))
     stored = (path.relative_to(folder) if path and path.is_relative_to(folder) else path for path in dataset.images)
     images = (path and Path(os.path.normpath(here / path)) for path in stored)
     return replace(dataset, labels=cast(Labels, dataset.label_rows), images=tuple(images))
 
 
-def _rows_in(header: Mapping[str, Any]) -> IntArray | None:
+def _rows_in(header: Header) -> IntArray | None:
     """The row in the shards of each item, where items were encoded again; else None."""
-    return None if header.get("rows") is None else np.array(header["rows"], np.int64)
+    return None if header.rows is None else np.array(header.rows, np.int64)
 
 
 def _require_rows(rows: IntArray | None, items: int, stored: int, path: Path) -> None:
@@ -396,8 +392,9 @@ def write_header(
         "texts": dataset.texts,
         "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
     }
-    numbers = (number for number in count(shards) if not (folder / f"items-{number:05d}.parquet").exists())
-    items = folder / f"items-{next(numbers):05d}.parquet"  # a new name: the old store stays valid until the last step
+    listed = read_header(folder).items if (folder / "store.json").exists() else ""
+    names = (f"items-{number:05d}.parquet" for number in (shards, shards + 1))
+    items = folder / next(name for name in names if name != listed)  # the old store stays valid until the last step
     with replacing(items) as temporary:
         table = pyarrow.table({name: list(column) for name, column in columns.items()})
         pyarrow.parquet.write_table(table, temporary)
@@ -417,7 +414,7 @@ def write_header(
             other.unlink()
 
 
-def read_header(folder: Path) -> dict[str, Any]:
+def read_header(folder: Path) -> Header:
     """Content of `store.json`.
 
     Raises:
@@ -428,19 +425,17 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise FormatError(
             "its extraction is not finished.", file=folder, hint="Run the same extraction again to resume it."
         )
-    header = read_json(path, kind=KIND, version=VERSION)
-    if int(header["version"]) < VERSION:
+    if int((content := read_json(path, kind=KIND, version=VERSION))["version"]) < VERSION:
         raise FormatError(
-            f"written in format version {header['version']}, which this multibit no longer reads.",
+            f"written in format version {content['version']}, which this multibit no longer reads.",
             file=path,
             hint="Extract the features again.",
         )
-    checked = typed(header, _Header, path, _AGAIN)
-    files = {checked.items, *(shard_path(folder, number).name for number in range(len(checked.checksums) - 1))}
-    if set(checked.checksums) != files or checked.shards != len(files) - 1:
-        problem = (
-            f"lists {len(checked.checksums)} files for {checked.shards} shards and the items; need one checksum each."
-        )
+    header = typed(content, Header, path, _AGAIN)
+    files = {header.items, *(shard_path(folder, number).name for number in range(len(header.checksums) - 1))}
+    if set(header.checksums) != files or header.shards != len(files) - 1:
+        count = len(header.checksums)
+        problem = f"lists {count} files for {header.shards} shards and the items; need one checksum each."
         raise FormatError(problem, file=path, field="checksums", hint=_AGAIN)
     return header
 

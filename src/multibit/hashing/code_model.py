@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast, get_origin, get_type_hints
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +17,10 @@ from torch import Tensor, nn
 from multibit.arrays import as_float32
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
+from multibit.config import MAX_BITS
 from multibit.errors import ConfigError, DataError, FormatError, require_known
 from multibit.features.tokens import Tokens
-from multibit.files import fingerprint, read_arrays, write_arrays
+from multibit.files import Arrays, building, fingerprint, read_arrays, typed, write_arrays
 from multibit.hashing.encode import ENCODE_ROWS
 
 KIND, VERSION = "hash model", 2  # a file of the first network is written as version 1, as before
@@ -179,16 +183,64 @@ class CodeModel(nn.Module, ABC):
         Raises:
             FormatError: corrupt, newer, another kind of file, or another network.
         """
-        weights, sizes = read_arrays(Path(path), kind=KIND, version=VERSION)
-        network = sizes.pop("network", FIRST_NETWORK)
+        path = Path(path)
+        weights, sizes = read_arrays(path, kind=KIND, version=VERSION)
+        network = typed(sizes.pop("network", FIRST_NETWORK), str, path)
         found = CodeModel.networks.get(network)
         if found is None or not issubclass(found, cls):
             raise FormatError(
-                f"has the network {network!r}, which is not known here.", file=Path(path), hint="Upgrade multibit."
+                f"has the network {network!r}, which is not known here.", file=path, hint="Upgrade multibit."
             )
-        model = found(**sizes)
-        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-        return model.eval()
+        with building(path):
+            with torch.device("meta"):  # sizes that are not those of the weights take no memory
+                model = found.of_sizes(sizes)
+            model.load_state_dict(_tensors(weights, model.state_dict()), assign=True)
+            layout = model.layout
+            if list(layout.lengths) != sorted(set(layout.lengths)) or not 1 <= layout.longest <= MAX_BITS:
+                raise ValueError(f"code lengths {layout.lengths}; need 1 to {MAX_BITS} bits, ascending")
+            return cast(Self, model.eval())
+
+    @classmethod
+    def of_sizes(cls, sizes: Mapping[str, Any]) -> CodeModel:
+        """A model with new weights from its `sizes`, checked by the types of the constructor's arguments.
+
+        Raises:
+            ValidationError: an argument is missing, unknown, of another type or out of range.
+        """
+        hints = get_type_hints(cls.__init__, include_extras=True)
+        fields: list[Any] = []
+        for each in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+            hint = hints[each.name]
+            kind = hint if get_origin(hint) is Annotated else _CONSTRAINED.get(hint, hint)
+            fields.append((each.name, kind, *([] if each.default is each.empty else [each.default])))
+        form = msgspec.defstruct(cls.__name__, fields, forbid_unknown_fields=True)
+        return cls(**msgspec.structs.asdict(msgspec.convert(sizes, form)))
+
+
+Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]
+Part = Annotated[list[Size], msgspec.Meta(min_length=1)]
+_CONSTRAINED: dict[Any, Any] = {
+    int: Size,
+    float: Annotated[float, msgspec.Meta(ge=0, lt=1)],
+    Sequence[int]: Part,
+    Mapping[Modality, Sequence[int]] | None: dict[Modality, tuple[Size, Size]] | None,
+}
+"""Type of an argument of a network -> what a file may say about it: sizes are positive, floats are dropout rates."""
+
+
+def _tensors(weights: Arrays, needed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a file in memory of their own, in the types that the network has.
+
+    Raises:
+        ValueError: a weight that is not finite.
+    """
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"a weight of {name} is not finite")
+    return {
+        name: torch.from_numpy(array).to(needed[name].dtype if name in needed else None, copy=True)
+        for name, array in weights.items()
+    }
 
 
 def token_batch(tokens: Tokens, device: torch.device) -> TokenBatch:

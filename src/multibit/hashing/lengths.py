@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.hashing.code_model import CodeModel, TokenBatch
+
+
+class PartSizes(Struct):
+    """One of the models in `sizes`: the name of its network, and the sizes of that."""
+
+    network: str
+    sizes: dict[str, Any]
 
 
 class PerLength(CodeModel, network="per length"):
@@ -27,9 +35,11 @@ class PerLength(CodeModel, network="per length"):
         ((2, 12), slice(4, 12, None), 2)
     """
 
-    def __init__(self, image_dim: int, text_dim: int, parts: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, image_dim: int, text_dim: int, parts: Annotated[list[PartSizes], Meta(min_length=1)]) -> None:
         super().__init__()
-        self._hold([CodeModel.networks[each["network"]](**each["sizes"]) for each in parts])
+        self._hold([CodeModel.networks[each.network].of_sizes(each.sizes) for each in parts])
+        if any((each.image_dim, each.text_dim) != (image_dim, text_dim) for each in self._models):
+            raise ValueError("models for features of different lengths")
 
     @classmethod
     def join(cls, models: Sequence[CodeModel]) -> PerLength:

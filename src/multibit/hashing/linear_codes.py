@@ -98,7 +98,8 @@ class LinearCodes(CodeModel, network="linear codes"):
 
 def _zeros(inputs: int, outputs: int) -> nn.Linear:
     """A linear layer of zeros; torch's own initialisation would draw from the caller's random state."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    here = torch.empty(0).device  # not allocated inside `torch.device("meta")`
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, device=here)  # type: ignore[no-untyped-call]
     for weights in layer.parameters():
         nn.init.zeros_(weights)
     return layer

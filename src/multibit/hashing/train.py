@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -231,8 +233,16 @@ def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
 
 def _in_a_process(work: Callable[..., Training], settings: Settings, state_file: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(Exception):
         _on_one_thread(work, settings, state_file)
+
+
+def _end_with_parent() -> None:
+    """End this process when the first one is killed: it would go on to write into a folder that is not locked."""
+    if (first := parent_process()) is not None:
+        first.join()
+        os._exit(1)
 
 
 def _of_length(path: Path, bits: int) -> Path:

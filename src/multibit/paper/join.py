@@ -13,15 +13,26 @@ from typing import Any, Literal
 import numpy as np
 
 from multibit import __version__
-from multibit.codes.items import MIDDLE
 from multibit.config import PRESETS, Config
-from multibit.errors import ConfigError, DataError, FormatError
+from multibit.errors import ConfigError, DataError, FormatError, shown
 from multibit.files import read_json, replacing
+from multibit.folders import subfolder
 from multibit.paper.accuracy_cells import P_VALUE
 from multibit.paper.cells import FLOAT, Cells
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.outcome import DATASETS, Entry, Outcome
-from multibit.paper.reproduce import FIGURE_KIND, FIGURE_VERSION, KIND, SUMMARY, VERSION, numbers_of, save_figure
+from multibit.paper.reproduce import (
+    FIGURE_KIND,
+    FIGURE_VERSION,
+    KIND,
+    SUMMARY,
+    VERSION,
+    MadeTable,
+    Style,
+    Summary,
+    numbers_of,
+    save_figure,
+)
 from multibit.paper.tables import TABLES
 from multibit.report.page import missing_for_figures
 from multibit.table import Cell, Mark, Number, Table, mark_columns, write_table
@@ -195,7 +206,7 @@ def join(folders: Sequence[Path], out: Path) -> list[Path]:
     if repeated := next((title for title in titles if titles.count(title) > 1), None):
         raise DataError(f"two folders are of {repeated}.", option="join", hint="Give one folder for each dataset.")
     tables = joined_tables(finished)
-    written = [path for name, table in tables.items() for path in write_table(table, out / "tables" / name)]
+    written = [path for name, table in tables.items() for path in write_table(table, subfolder(out, "tables") / name)]
     parts = ["# The paper's tables, measured here", *(f"{each.title}: {each.facts}" for each in finished)]
     page = "\n\n".join([*parts, *(table.markdown() for table in tables.values())]) + "\n"
     written.append(_write(out / f"{PAGE}.md", page.encode()))
@@ -302,7 +313,7 @@ def _draw(finished: Sequence[Finished], out: Path) -> list[Path]:
         kept = {each.title: numbers_of(each.folder / "figures", figure) for each in finished}
         measured = {title: _read_numbers(path, figure) for title, path in kept.items() if path.exists()}
         if measured:
-            written += save_figure(figure.draw(measured), out / "figures" / figure.name)
+            written += save_figure(figure.draw(measured), subfolder(out, "figures") / figure.name)
     return written
 
 
@@ -320,7 +331,9 @@ def _html(finished: Sequence[Finished], tables: Mapping[str, Table]) -> str:
     import jinja2
 
     text = files("multibit.paper").joinpath("joined.html.jinja").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    template = jinja2.Environment(autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True).from_string(
+        text
+    )
     return template.render(version=__version__, finished=finished, tables=tables)
 
 
@@ -335,51 +348,49 @@ def _write(path: Path, content: bytes) -> Path:
 
 def _read(folder: Path) -> Finished:
     path = folder / SUMMARY
-    content = read_json(path, kind=KIND, version=VERSION, fields=("tables", "column", "config", "seeds"))
-    title = DATASETS.get(content["column"] or "", folder.resolve().name)
-    try:
-        cells = {name: _cells_of(title, table) for name, table in content["tables"].items()}
-        claims = {name: _verdicts_of(table) for name, table in content["tables"].items()}
-        notes = {name: str(table.get("note", "")) for name, table in content["tables"].items()}
-        bits = {name: int(table.get("bits", MIDDLE)) for name, table in content["tables"].items()}
-        facts = _facts(content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"invalid content ({type(error).__name__}).", file=path, hint="Make it again.") from None
-    return Finished(folder, title, facts, cells, claims, notes, bits)
+    content = read_json(path, kind=KIND, version=VERSION, form=Summary, hint="Make it again.")
+    title = DATASETS.get(content.column or "", folder.resolve().name)
+    return Finished(
+        folder,
+        title,
+        _facts(content),
+        {name: _cells_of(title, table) for name, table in content.tables.items()},
+        {name: _verdicts_of(table) for name, table in content.tables.items()},
+        {name: table.note for name, table in content.tables.items()},
+        {name: table.bits for name, table in content.tables.items()},
+    )
 
 
-def _cells_of(title: str, table: Mapping[str, Any]) -> list[Made]:
-    columns = table.get("columns", {})  # earlier versions did not write how a column is printed
+def _cells_of(title: str, table: MadeTable) -> list[Made]:
     found = []
-    for cell in table["cells"]:
-        got = tuple(math.nan if value is None else float(value) for value in cell["got"])
-        paper = math.nan if cell["paper"] is None else float(cell["paper"])
-        quantity, _, bits = cell["column"].rpartition(" ")
+    for cell in table.cells:
+        got = tuple(math.nan if value is None else value for value in cell.got)
+        paper = math.nan if cell.paper is None else cell.paper
+        quantity, _, bits = cell.column.rpartition(" ")
         if quantity == P_VALUE.name:
             continue
         names: dict[Part, str] = {
-            "dataset": title, "row": cell["row"], "column": cell["column"],
-            "quantity": quantity or cell["column"], "bits": bits,
+            "dataset": title, "row": cell.row, "column": cell.column,
+            "quantity": quantity or cell.column, "bits": bits,
         }  # fmt: skip
-        style = columns.get(cell["column"], {})
-        found.append(Made(names, got, paper, style.get("form", ".3f"), style.get("larger_is_better", True)))
+        style = table.columns.get(cell.column, Style())  # earlier versions did not write how a column is printed
+        found.append(Made(names, got, paper, style.form, style.larger_is_better))
     return found
 
 
-def _verdicts_of(table: Mapping[str, Any]) -> dict[str, str]:
+def _verdicts_of(table: MadeTable) -> dict[str, str]:
     words = {True: "yes", False: "NO", None: "-"}
-    found = table.get("found", {})
     return {
-        claim: words[verdict] + (f" ({found[claim]})" if claim in found else "")
-        for claim, verdict in table["claims"].items()
+        claim: words[verdict] + (f" ({table.found[claim]})" if claim in table.found else "")
+        for claim, verdict in table.claims.items()
     }
 
 
-def _facts(content: Mapping[str, Any]) -> str:
+def _facts(content: Summary) -> str:
     """Seeds, and the settings that are not those of the paper."""
-    paper = PRESETS.get(content["column"] or "default", Config()).to_dict()
-    changed = [f"{name} {value}" for name, value in content["config"].items() if paper.get(name, value) != value]
-    seeds = ", ".join(map(str, content["seeds"]))
+    paper = PRESETS.get(content.column or "default", Config()).to_dict()
+    changed = [f"{name} {value}" for name, value in content.config.items() if paper.get(name, value) != value]
+    seeds = ", ".join(map(str, content.seeds))
     return f"seeds {seeds}; " + (
         f"settings other than the paper's: {', '.join(changed)}." if changed else "settings of the paper."
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 from PIL.Image import Image
 from rich.console import Console
 
 from multibit.arrays import Labels, as_labels
-from multibit.config import Config
-from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError, require_known
+from multibit.codes.items import MIDDLE
+from multibit.config import MAX_BITS, Config
+from multibit.errors import ConfigError, DataError, MissingExtraError, printable, require_known
 from multibit.features.store import FeatureStore
-from multibit.files import Arrays, fingerprint, read_json, read_npz, replacing, write_json
+from multibit.files import Arrays, fingerprint, portable_path, read_json, read_npz, replacing, typed, write_json
+from multibit.folders import subfolder
 from multibit.hashing.methods import METHODS
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 SUMMARY, KIND, VERSION = "reproduction.json", "reproduction", 1
 FIGURE_KIND, FIGURE_VERSION = "figure", 1
-WRITTEN = ("config", "data", "column", "split", "seeds")  # by every version, about the tables of a folder
 QUICK = {"epochs": 15}  # for a trial run, not for comparing numbers
 SOTA = "sota"  # stands for the tables that have rows of the compared methods
 SOTA_TABLES = (
@@ -41,6 +43,46 @@ METHOD = (
     "binary_weight", "within_weight", "consistency_weight",
 )  # fmt: skip
 """Settings by which the methods of the paper differ."""
+
+
+class MadeCell(msgspec.Struct):
+    """A measured cell in `reproduction.json`: a value per seed, None where it is undefined, and that of the paper."""
+
+    row: str
+    column: str
+    got: Annotated[list[float | None], msgspec.Meta(min_length=1)]
+    paper: float | None
+
+
+class Style(msgspec.Struct):
+    """How a column is printed: Python format, and how to compare two values."""
+
+    form: Annotated[str, msgspec.Meta(pattern=r"^[-+ ]?,?(\.[0-9]{1,2})?[feg%]?$")] = ".3f"
+    larger_is_better: bool = True
+
+
+class MadeTable(msgspec.Struct):
+    """A table in `reproduction.json`; earlier versions wrote cells and claims only."""
+
+    cells: list[MadeCell]
+    claims: dict[str, bool | None]
+    found: dict[str, str] = {}
+    columns: dict[str, Style] = {}
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)] = MIDDLE
+    note: str = ""
+
+
+class Summary(msgspec.Struct):
+    """What `reproduction.json` must have."""
+
+    config: dict[str, Any]
+    column: str | None
+    seeds: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]]
+    tables: dict[str, MadeTable]
+    data: str = ""
+    split: str = ""
+    text_encoder: str | None = None
+    compared: list[str] = []
 
 
 def choose(names: Sequence[str], *, quick: bool) -> list[str]:
@@ -135,24 +177,24 @@ def reproduce_all(
     require_plan(reproduction.config, seeds)
     if reproduction.subject.store is not None:
         reproduction.subject.store.require_finite()
-    identity = _identity(reproduction, seeds)
+    identity = _identity(reproduction, seeds, folder)
     earlier = _earlier(folder, identity)
     outcomes: list[Outcome] = []
     left_out: dict[str, str] = {}
     for name in tracked(names, "Making tables and figures", "parts"):
         try:
             if name in FIGURES:
-                _make_figure(FIGURES[name], reproduction, seeds, folder / "figures")
+                _make_figure(FIGURES[name], reproduction, seeds, folder)
             else:
                 outcomes.append(reproduce(TABLES[name], reproduction, seeds))
                 table = outcomes[-1].table()
                 print_table(table, console)
-                write_table(table, folder / "tables" / name)
+                write_table(table, subfolder(folder, "tables") / name)
         except (DataError, MissingExtraError) as error:
             left_out[name] = str(error)
     for reason in dict.fromkeys(left_out.values()):
         names_of = ", ".join(name for name, why in left_out.items() if why == reason)
-        console.print(f"Left out: {names_of}. {reason}", markup=False)
+        console.print(printable(f"Left out: {names_of}. {reason}"), markup=False)
     _write_summary(reproduction, outcomes, left_out, identity, earlier, folder)
     return outcomes, left_out
 
@@ -162,9 +204,10 @@ def _make_figure(figure: PaperFigure, reproduction: Reproduction, seeds: Sequenc
     if missing := missing_for_figures():
         raise missing
     measured = figure.measure(reproduction, seeds)
+    place = subfolder(folder, "figures")
     if figure.joined:
-        write_json(numbers_of(folder, figure), measured, kind=FIGURE_KIND, version=FIGURE_VERSION)
-    save_figure(figure.draw({"": measured}), folder / figure.name)
+        write_json(numbers_of(place, figure), measured, kind=FIGURE_KIND, version=FIGURE_VERSION)
+    save_figure(figure.draw({"": measured}), place / figure.name)
 
 
 def numbers_of(folder: Path, figure: PaperFigure) -> Path:
@@ -186,8 +229,11 @@ def save_figure(drawn: Figure | Image, path: Path) -> list[Path]:
     return written
 
 
-def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
+def _identity(r: Reproduction, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
     """What all tables of one folder must share."""
+    encoder = r.text_encoder
+    if encoder is not None and Path(encoder).is_dir():
+        encoder = portable_path(Path(encoder), folder)
     store, labels = r.subject.store, r.subject.labels
     return {
         "config": r.config.to_dict(),
@@ -195,7 +241,7 @@ def _identity(r: Reproduction, seeds: Sequence[int]) -> dict[str, Any]:
         "column": r.subject.column,
         "split": r.split.fingerprint(),
         "seeds": list(seeds),
-        "text_encoder": r.text_encoder,
+        "text_encoder": encoder,
         "compared": list(r.compared),
     }
 
@@ -209,10 +255,9 @@ def _earlier(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     path = folder / SUMMARY
     if not path.exists():
         return {}
-    stored = read_json(path, kind=KIND, version=VERSION, fields=("tables", *WRITTEN))
-    content = {"text_encoder": None, "compared": [], **stored}
-    if not isinstance(content["tables"], dict) or not isinstance(content["config"], dict):
-        raise FormatError("invalid field: tables or config.", file=path, hint="Delete the file; trained runs are kept.")
+    stored = read_json(path, kind=KIND, version=VERSION)
+    typed(stored, Summary, path, "Delete the file; trained runs are kept.")
+    content = {"text_encoder": None, "compared": [], "data": "", "split": "", **stored}
     content["config"] = {**Config().to_dict(), **content["config"]}  # a setting that is newer had its default then
     different = [name for name, value in identity.items() if content[name] != value]
     if different:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from multibit.arrays import Labels
 from multibit.codes.items import CodedItems
 from multibit.config import Config, Settings
@@ -22,6 +24,7 @@ from multibit.features.pairs import Pairs
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import FeatureStore
 from multibit.files import checksum_file, fingerprint, read_json, write_json
+from multibit.folders import subfolder
 from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
 from multibit.measurement import PROTOCOLS, label_name_relevance
@@ -69,6 +72,7 @@ class Reproduction:
             the packaged one where the features are ready-made.
         workers: processes for a method with a model for each length.
         compared: names of the compared methods that the tables show besides MultiBit and its variants.
+        download: whether the hub may be asked for the text encoder of the features; the user's token is not sent.
     """
 
     subject: Subject
@@ -80,6 +84,7 @@ class Reproduction:
     text_encoder: str | None = None
     workers: int = 1
     compared: tuple[str, ...] = ()
+    download: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -121,7 +126,14 @@ class Reproduction:
         Raises:
             DataError: no label names. MultibitError: the text encoder cannot be loaded.
         """
-        return label_name_relevance(self._text_recipe, self.subject.label_names, text_encoder=self.text_encoder)
+        source = self.subject.store.source if self.subject.store else None
+        return label_name_relevance(
+            self._text_recipe,
+            self.subject.label_names,
+            text_encoder=self.text_encoder,
+            folder=source,
+            download=self.download,
+        )
 
     @property
     def substituted(self) -> bool:
@@ -149,7 +161,7 @@ class Reproduction:
         # Variants of MultiBit with the same settings are one run, whatever their names.
         variant = [] if found.lengths == "nested" and isinstance(config, Config) else [method]
         parts = (*variant, config.changes(), self.store.fingerprint(), self.split.fingerprint(), self.device)
-        folder = self.folder / "runs" / fingerprint(*parts)
+        folder = subfolder(self.folder, "runs") / fingerprint(*parts)
         return self.remember(("run", folder), lambda: self._open_or_train(method, config, folder))
 
     def designs(self, own: Sequence[Design], *, nested_only: bool = False) -> list[Design]:
@@ -178,7 +190,7 @@ class Reproduction:
             return recorded[str(bits)]
         if recorded:
             return sum(recorded.values())
-        return float(read_json(run.folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION)["seconds"])
+        return _read_seal(run.folder).seconds
 
     def _open_or_train(self, method: str, config: Settings, folder: Path) -> Run:
         if (folder / "run.json").exists():
@@ -289,8 +301,18 @@ def _seal(folder: Path, seconds: float) -> None:
 
 def _intact(folder: Path) -> bool:
     """Whether the files of a run have the sealed checksums."""
-    seal = read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, fields=("seconds", "files"))
-    return seal["files"] == _checksums(folder) and isinstance(seal["seconds"], float | int)
+    return _read_seal(folder).files == _checksums(folder)
+
+
+class _Seal(msgspec.Struct):
+    """What `seal.json` must have."""
+
+    seconds: float
+    files: dict[str, str]
+
+
+def _read_seal(folder: Path) -> _Seal:
+    return read_json(folder / SEAL, kind=SEAL_KIND, version=SEAL_VERSION, form=_Seal)
 
 
 def _free(path: Path) -> Path:

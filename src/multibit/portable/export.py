@@ -49,7 +49,7 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> Portab
         model = run.model
         config = Config(
             run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
-            {"image": model.image_dim, "text": model.text_dim}, run.recipe.to_dict(), versions_here(),
+            {"image": model.image_dim, "text": model.text_dim}, run.recipe, versions_here(),
         )  # fmt: skip
         (temporary / "README.md").write_text(model_card(run), encoding="utf-8")
         write_json(temporary / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)

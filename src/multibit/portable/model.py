@@ -25,7 +25,7 @@ from multibit.features.base import Prompted
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import Network
-from multibit.files import read_json, typed
+from multibit.files import building, located, read_json, typed
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,7 +52,7 @@ class Config(msgspec.Struct):
     layout: dict[str, Any]
     lengths: list[int]
     dimensions: dict[Modality, int]
-    recipe: dict[str, Any]
+    recipe: Recipe
     versions: dict[str, str] = {}
 
 
@@ -90,13 +90,12 @@ class PortableModel:
         """
         path = Path(folder) / CONFIG
         config = typed(read_json(path, kind=KIND, version=VERSION), Config, path)
-        try:
-            layout, recipe = Layout.from_dict(config.layout), Recipe.from_dict(config.recipe)
-        except (KeyError, TypeError, ValueError):
-            raise FormatError("invalid value.", file=path, field="layout, recipe") from None
+        with building(path):
+            layout = Layout.from_dict(config.layout)
         return cls(
-            Path(folder), config.model, config.method, layout, tuple(config.lengths), recipe, config.dimensions, many
-        )
+            Path(folder), config.model, config.method, layout, tuple(config.lengths), config.recipe, config.dimensions,
+            many,
+        )  # fmt: skip
 
     def fingerprint(self) -> str:
         """That of the model that was exported, which identifies its codes."""
@@ -217,6 +216,11 @@ class PortableRun:
     def recipe(self) -> Recipe:
         """Of the features."""
         return self.model.recipe
+
+    @property
+    def features(self) -> Path | None:
+        """Path of the features of the training; None if it is not recorded."""
+        return None if self.record.features is None else located(self.record.features, self.folder)
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from multibit.arrays import FloatArray, as_labels
 from multibit.errors import FormatError, require_known
-from multibit.files import read_arrays
+from multibit.files import building, read_arrays
 from multibit.relation.graph import LabelGraph
 from multibit.relation.teacher import KIND, VERSION, RelationTeacher
 
@@ -167,11 +168,31 @@ def load_teacher(path: Path | str) -> RelationTeacher:
     Raises:
         FormatError: corrupt or truncated, newer, or another kind of file, or an unknown teacher.
     """
-    arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION)
-    name = header.pop("name", RelationTeacher.name)  # version 1 had only one
-    if name not in TEACHERS:
-        raise FormatError(f"unknown teacher {name!r}; known teachers are {', '.join(TEACHERS)}.", file=path)
-    tau, rho = arrays.pop("tau"), arrays.pop("rho")
-    extra = {key: arrays.pop(key) for key in ("learned",) if key in arrays}
-    own = header.get("teacher_alpha", 0.0)  # not written where g* has the nodes of the bit budget
-    return TEACHERS[name](LabelGraph(**arrays), header["alpha"], header["eta"], tau, rho, own, **extra)
+    arrays, header = read_arrays(Path(path), kind=KIND, version=VERSION, form=_Header, needed=_ARRAYS)
+    if header.name not in TEACHERS:
+        raise FormatError(f"unknown teacher {header.name!r}; known teachers are {', '.join(TEACHERS)}.", file=path)
+    with building(Path(path)):
+        tau, rho = arrays.pop("tau"), arrays.pop("rho")
+        extra = {key: arrays.pop(key) for key in ("learned",) if key in arrays}
+        graph = LabelGraph(**arrays)
+        labels, scales = len(graph.specificity), len(tau)
+        shapes = {**dict.fromkeys(("weights", "laplacian", "cooccurrence"), (labels, labels)), "rho": (scales,)}
+        if any(array.shape != shapes.get(name, array.shape) for name, array in {**vars(graph), "rho": rho}.items()):
+            raise ValueError(f"arrays of other shapes for {labels} labels and {scales} scales")
+        return TEACHERS[header.name](graph, header.alpha, header.eta, tau, rho, header.teacher_alpha, **extra)
+
+
+class _Header(msgspec.Struct):
+    """What the file of a teacher must say."""
+
+    alpha: Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+    eta: Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+    name: str = RelationTeacher.name  # version 1 had only one
+    teacher_alpha: Annotated[float, msgspec.Meta(ge=0, lt=1e6)] = 0.0
+    """Not written where g* has the nodes of the bit budget."""
+
+
+_ARRAYS = {
+    "tau": ("f", 1), "rho": ("f", 1), "specificity": ("f", 1),
+    **{name: ("f", 2) for name in ("weights", "laplacian", "cooccurrence")},
+}  # fmt: skip

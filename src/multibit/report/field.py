@@ -19,6 +19,7 @@ from multibit.evaluation.protocol import Evaluation, within_modality
 from multibit.evaluation.ranking import Key
 from multibit.features.store import FeatureStore
 from multibit.files import replacing
+from multibit.folders import renewing
 from multibit.hashing.methods import METHODS
 from multibit.measurement import MeasuredRun
 from multibit.progress import track
@@ -104,6 +105,12 @@ def write_field_files(record: FieldRecord, folder: Path) -> list[Path]:
     Returns:
         The paths of the files.
     """
+    with renewing(folder) as fresh:  # on a full disk the earlier files stay
+        written = _write_field_files(record, fresh)
+    return [folder / path.relative_to(fresh) for path in written]
+
+
+def _write_field_files(record: FieldRecord, folder: Path) -> list[Path]:
     written = []
     with track("Writing the field's files", len(record.precision), "files") as advance:
         for bits in record.evaluation.lengths:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from multibit import __version__
 from multibit.data.checking import Check
-from multibit.errors import FormatError, MissingExtraError
+from multibit.errors import FormatError, MissingExtraError, shown
 from multibit.evaluation import storage
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
 from multibit.files import read_json, replacing
+from multibit.folders import renewing
 from multibit.report.examples import Example, thumbnail, unreadable
 from multibit.report.glossary import TERMS, term_of, term_of_row
 from multibit.report.headline import findings, sentence
@@ -64,7 +65,7 @@ def write_report(
 
     Args:
         runs: assessed on the same split, the reported run first.
-        folder: an earlier report there is replaced; other files are left alone.
+        folder: an earlier report there is replaced, in one step; other files are left alone.
         comparisons: of the mAP of the runs, one per protocol, if they were made before.
         examples: searches of the first run. pdf: also write the figures as PDF, for LaTeX.
         keep: files there that stay though an earlier report may have written them: the evaluation of this run.
@@ -75,22 +76,19 @@ def write_report(
     Raises:
         MismatchError: the runs were evaluated on different queries, databases, lengths or data.
     """
-    study, earlier = Study.of(runs, comparisons), _files_of_report(folder)
+    study = Study.of(runs, comparisons)
     tables = study_tables(study)
     figures = {} if missing_for_figures() else _draw(study, pdf)
-    written = []
-    for name, table in tables.items():
-        written += write_table(table, folder / "tables" / name)
-    for name, content in figures.items():
-        written.append(_write(folder / "figures" / name, content))
-    if figures:
-        page = _report_page(study, tables, figures, examples)
-        written.insert(0, _write(folder / PAGE, page.encode()))
-    kept = {path.resolve() for path in (*written, *keep)}
-    for path in earlier:
-        if path.resolve() not in kept:
-            path.unlink()
-    return written
+    kept = {path.resolve() for path in keep}
+    earlier = [path.name for path in _earlier_evaluation(folder) if path.resolve() not in kept]
+    with renewing(folder, own=(*OWN, *earlier)) as fresh:  # on a full disk the earlier report stays
+        written = [path for name, table in tables.items() for path in write_table(table, fresh / "tables" / name)]
+        for name, content in figures.items():
+            written.append(_write(fresh / "figures" / name, content))
+        if figures:
+            page = _report_page(study, tables, figures, examples)
+            written.insert(0, _write(fresh / PAGE, page.encode()))
+    return [folder / path.relative_to(fresh) for path in written]
 
 
 def write_check_page(check: Check, name: str, path: Path, data: PairedDataset | None = None) -> None:
@@ -149,13 +147,11 @@ def _write(path: Path, content: bytes) -> Path:
     return path
 
 
-def _files_of_report(folder: Path) -> list[Path]:
-    """The files of the report in a folder, with the evaluation that earlier versions wrote there too."""
-    found = [path for name in OWN for path in folder.glob(name)]
-    evaluation = [path for path in (folder / "evaluation.json", folder / "evaluation.parquet") if path.is_file()]
-    if found and len(evaluation) == 2 and not is_run(folder) and _is_evaluation(evaluation[0]):
-        found += evaluation
-    return found
+def _earlier_evaluation(folder: Path) -> list[Path]:
+    """The evaluation that earlier versions wrote into the folder of a report."""
+    evaluation = [folder / "evaluation.json", folder / "evaluation.parquet"]
+    own = any(path.exists() for name in OWN for path in folder.glob(name)) and not is_run(folder)
+    return evaluation if own and all(map(Path.is_file, evaluation)) and _is_evaluation(evaluation[0]) else []
 
 
 def _is_evaluation(path: Path) -> bool:
@@ -217,7 +213,9 @@ def render_page(name: str, **content: Any) -> str:
     folder = files("multibit.report").joinpath("templates")
     texts = {each.name: each.read_text(encoding="utf-8") for each in folder.iterdir() if each.is_file()}
     own = {"style": texts["page.css"], "script": texts["page.js"]}
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.DictLoader(texts), undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, finalize=shown, loader=jinja2.DictLoader(texts), undefined=jinja2.StrictUndefined
+    )
     page: str = environment.get_template(f"{name}.html.jinja").render(
         version=__version__,
         term_of=term_of,

@@ -6,14 +6,16 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow
 import xxhash
 from numpy.typing import NDArray
 
 from multibit.arrays import Rows
+from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError
 
 Id = str | int
@@ -32,8 +34,12 @@ def text_arrays(texts: pyarrow.LargeStringArray, name: str) -> dict[str, NDArray
 def text_column(arrays: Mapping[str, NDArray[Any]], name: str) -> pyarrow.LargeStringArray:
     """Inverse of `text_arrays`, without copying: the column reads the mapped file."""
     offsets, content = arrays[f"{name}_offsets"], arrays[name]
+    if offsets.dtype != np.int64 or content.dtype != np.uint8 or offsets.ndim != 1 or not len(offsets):
+        raise ValueError(f"{name}: no texts")
     buffers = pyarrow.py_buffer(offsets), pyarrow.py_buffer(content)
-    return pyarrow.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+    column = pyarrow.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+    column.validate()
+    return column
 
 
 def plain(name: Any) -> Any:
@@ -44,6 +50,13 @@ def plain(name: Any) -> Any:
 def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
     """A string column."""
     return pyarrow.array(list(values), pyarrow.large_string())
+
+
+class IdHeader(CodesHeader, kw_only=True):
+    """What a file must say about its codes and their ids."""
+
+    ids: Literal["range", "integer", "string"]
+    first_id: Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)] = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,12 +212,24 @@ class IdColumn:
         return {**text_arrays(self.values, "ids"), **lookup}, {"ids": "string"}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> IdColumn:
-        """Inverse of `to_arrays`; files of earlier versions have no lookup."""
-        if header["ids"] == "range":
-            return cls(range(header["first_id"], header["first_id"] + header["count"]))
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: IdHeader, count: int) -> IdColumn:
+        """Inverse of `to_arrays`; files of earlier versions have no lookup.
+
+        Args:
+            arrays, header: of the file. count: number of ids.
+
+        Raises:
+            ValueError, KeyError: the arrays are not those of so many ids.
+        """
+        if header.ids == "range":
+            return cls(range(header.first_id, header.first_id + count))
         lookup = (arrays["id_keys"], arrays["id_rows"]) if "id_keys" in arrays else None
-        return cls(arrays["ids"] if header["ids"] == "integer" else text_column(arrays, "ids"), lookup)
+        found = cls(arrays["ids"] if header.ids == "integer" else text_column(arrays, "ids"), lookup)
+        kinds = {"id_keys": np.uint64, "id_rows": np.int64, **({"ids": np.int64} if header.ids == "integer" else {})}
+        wrong = [name for name in kinds if name in arrays and not _is_column(arrays[name], kinds[name], count)]
+        if wrong or len(found) != count:
+            raise ValueError(f"{', '.join(wrong) or 'ids'}: not {count} of them")
+        return found
 
     @cached_property
     def keys(self) -> NDArray[np.uint64]:
@@ -295,6 +320,10 @@ def _of_names(ids: Any) -> IdColumn:
         return IdColumn(strings(names) if kinds == {str} else np.array(names, np.int64))
     except (OverflowError, UnicodeEncodeError) as error:
         raise DataError(f"need UTF-8 text or 64-bit integers ({error}).", field="ids") from None
+
+
+def _is_column(array: NDArray[Any], dtype: Any, count: int) -> bool:
+    return array.dtype == dtype and array.shape == (count,)
 
 
 def _is_unicode(name: str) -> bool:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import scipy.io
 
 from multibit.codes import CodedItems, Codes
+from multibit.config import MAX_BITS
 from multibit.errors import DataError, MissingExtraError
-from multibit.files import replacing
+from multibit.files import building, replacing, typed
 from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
 from multibit.search.metadata import Metadata
+from multibit.search.storage import Kind
 
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
 
@@ -45,7 +48,8 @@ def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> Non
         else:
             index = faiss.IndexBinaryFlat(packed.shape[1] * 8)
             index.add(packed)
-            faiss.write_index_binary(index, str(temporary))
+            # its own writer only prints that a disk is full when it closes the file
+            temporary.write_bytes(faiss.serialize_index_binary(index).data)
 
 
 def import_codes(path: Path | str, bits: int | None = None) -> Codes:
@@ -139,17 +143,29 @@ def import_index(path: Path | str, bits: int | None = None) -> Index:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
     found = (table.schema.metadata or {}).get(FACTS)
-    facts: dict[str, Any] = json.loads(found) if found else {}
     try:
-        codes = _packed_column(table, facts.get("views", 1), bits or facts.get("bits"))
+        facts = typed(json.loads(found) if found else {}, _Facts, source)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"its metadata of multibit cannot be read ({error}).", file=source) from None
+    with building(source):
+        codes = _packed_column(table, facts.views, bits or facts.bits)
         ids = IdColumn.of(table.column(ID) if ID in table.column_names else range(len(codes)))
         metadata = Metadata.of(table.drop_columns([name for name in (ID, CODE) if name in table.column_names]), ids)
-        kinds = {name: facts.get("fields", {}).get(name, kind) for name, kind in metadata.kinds.items()}
-        index = Index(facts.get("model", ""), facts.get("engine", "exact"), facts.get("modality", ""))
+        kinds = {name: facts.fields.get(name, kind) for name, kind in metadata.kinds.items()}
+        index = Index(facts.model, facts.engine, facts.modality)
         index.add(ids, codes, Metadata(len(metadata), metadata.columns, kinds))
-    except DataError as error:
-        raise error.within(source) from None
     return index
+
+
+class _Facts(msgspec.Struct):
+    """What a Parquet file may say about the index that it was exported from."""
+
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)] | None = None
+    views: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    model: str = ""
+    modality: Literal["image", "text", ""] = ""
+    engine: str = "exact"
+    fields: dict[str, Kind] = {}
 
 
 def _packed_column(table: Any, views: int, bits: int | None) -> Codes:

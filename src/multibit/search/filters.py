@@ -16,6 +16,7 @@ import datetime
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -106,7 +107,8 @@ def evaluate(where: Mapping[str, Any], metadata: Metadata, kinds: Kinds) -> Mask
 def read_typed(typed: Sequence[str], metadata: Sequence[Metadata], kinds: Kinds) -> dict[str, Any]:
     """Conditions as typed on a command line -> a filter; all must hold.
 
-    A value gets the kind of its field. Text is taken as it is, or without its quotation marks where only that is found.
+    A value gets the kind of its field. Text is taken as it is, in any of its Unicode forms (é as one code point or as
+    two), or without its quotation marks where only that is found.
 
     Args:
         typed: such as "labels=dog", "year>=2010", "license!=nc" or "not license=nc".
@@ -126,14 +128,19 @@ def _read(text: str, metadata: Sequence[Metadata], kinds: Kinds) -> dict[str, An
         raise _refused(f"need FIELD=VALUE, got {text!r}.", "The signs are =, !=, <, <=, > and >=; `not` negates.")
     name, sign, value = match["field"].strip(), _SIGNS[match["sign"]], match["value"].strip()
     _require_field(name, kinds)
-    readings = [reading for reading in (value, *_from_json(value)) if _fits(name, sign, reading, kinds)]
+    forms = dict.fromkeys([value, *(unicodedata.normalize(form, value) for form in ("NFC", "NFD"))])
+    readings = [reading for reading in (*forms, *_from_json(value)) if _fits(name, sign, reading, kinds)]
     if not readings:
         raise _refused(f"field {name!r} holds values of kind {kinds[name]}, got {value!r}.")
     if sign in ("$eq", "$ne"):
         found = [each for each in readings if any(evaluate({name: {"$eq": each}}, m, kinds).any() for m in metadata)]
         if not found:
             raise _refused(f"no item has {name}={value}.", "Check the spelling; case matters.")
-        readings = found
+        same = [each for each in found if isinstance(each, str) and each in forms]
+        if len(same) > 1:  # the same letters, in several Unicode forms
+            readings, sign = [same], {"$eq": "$in", "$ne": "$nin"}[sign]
+        else:
+            readings = found
     condition = {name: {sign: readings[0]}}
     return {"$not": condition} if match["negated"] else condition
 

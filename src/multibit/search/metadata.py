@@ -161,13 +161,27 @@ class Metadata:
         return {"metadata": padded.view(np.uint64)}, header
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Metadata:
-        """Inverse of `to_arrays`, without copying: the columns read the mapped file."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], kinds: Kinds, count: int) -> Metadata:
+        """Inverse of `to_arrays`, without copying: the columns read the mapped file.
+
+        Args:
+            arrays: of the file. kinds: of the fields. count: number of items.
+
+        Raises:
+            ValueError: the columns are not those of these fields and items.
+        """
         if "metadata" not in arrays:
-            return cls(header["count"])
+            if kinds:
+                raise ValueError(f"no metadata for the fields {', '.join(kinds)}")
+            return cls(count)
         buffer = pyarrow.py_buffer(np.ascontiguousarray(arrays["metadata"]).view(np.uint8))
         batch = pyarrow.ipc.open_stream(buffer).read_next_batch()
-        return cls(header["count"], dict(zip(header["fields"], batch.columns, strict=True)), header["fields"])
+        batch.validate()
+        columns = dict(zip(kinds, batch.columns, strict=True))
+        wrong = [name for name, column in columns.items() if column.type != TYPES[kinds[name]]]
+        if batch.num_rows != count or wrong:
+            raise ValueError(f"{batch.num_rows} rows of metadata for {count} items; fields of another kind: {wrong}")
+        return cls(count, columns, kinds)
 
     def to_table(self) -> Any:
         """An Arrow table that other tools read: lists are lists of strings, and JSON is text."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
+from multibit.files import located
+
+if TYPE_CHECKING:
+    from multibit.search.hits import Hit
+
+
+INDEX = "index"
+"""Name of the folder of the indices in a run folder."""
 
 
 def index_path(folder: Path, name: str) -> Path:
@@ -24,3 +35,17 @@ def index_name(layout: Layout, modality: Modality, bits: int | None = None) -> s
         ('text', 'text-16')
     """
     return modality if layout.nested else f"{modality}-{layout.serving(bits or layout.longest)}"
+
+
+def located_hits(hits: Sequence[Hit], folder: Path) -> list[Hit]:
+    """Hits with the absolute paths of their images.
+
+    Args:
+        hits: of an index. folder: of the index, to which it keeps the paths relative.
+    """
+    return [
+        replace(hit, payload={**hit.payload, "image": str(located(image, folder))})
+        if isinstance(image := hit.payload.get("image"), str)
+        else hit
+        for hit in hits
+    ]

@@ -11,37 +11,38 @@ are read as they are, and exchanged for a folder by the first change.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import itertools
 import json
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import numpy as np
 import xxhash
 
 from multibit.codes import Codes
+from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError, FormatError
 from multibit.files import (
+    building,
     flush,
     json_text,
-    only_writer,
     put_arrays,
     read_arrays,
     read_json,
-    replacing,
+    remove_left_over,
     require_file,
     require_writable,
+    typed,
 )
+from multibit.folders import only_writer, renewing
 from multibit.progress import notice
-from multibit.search.columns import IdColumn, text_column
+from multibit.search.columns import IdColumn, IdHeader, text_column
 from multibit.search.engines import ENGINES, Engine, StoredEngine
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Lost, Part, Segment, Version
@@ -52,7 +53,46 @@ MANIFEST, ENDING, TEMPORARY = "manifest.json", ".mbs", ".tmp"  # the last one of
 FILES = ("file", "removed", "engine")  # of an entry of the manifest
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _AGAIN = "Write it again or restore a copy."
-_FIELDS = ("model", "engine", "modality", "bits", "views", "generation", "fields", "segments")
+_SUFFIX = r"-[0-9a-f]+\.mbs$"
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
+"""As in `multibit.search.metadata.TYPES`."""
+
+
+class _Entry(msgspec.Struct):
+    """A segment in the manifest: its file, and that of its removed rows."""
+
+    file: Annotated[str, msgspec.Meta(pattern="^segment" + _SUFFIX)]
+    items: Count
+    removed: Annotated[str, msgspec.Meta(pattern="^removed" + _SUFFIX)] | None
+    engine: Annotated[str, msgspec.Meta(pattern="^[a-z]+" + _SUFFIX)] | None = None
+
+
+class _Manifest(CodesHeader, kw_only=True):
+    """What `manifest.json` must have."""
+
+    model: str
+    engine: str
+    modality: Literal["image", "text", ""]
+    generation: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+    fields: dict[str, Kind]
+    segments: Annotated[list[_Entry], msgspec.Meta(min_length=1)]
+    xxh3: str
+
+
+class _SegmentHeader(IdHeader, kw_only=True):
+    """What the file of a segment must say."""
+
+    count: Count
+    fields: dict[str, Kind]
+
+
+class _FileHeader(IdHeader, kw_only=True):
+    """What the single file of an earlier version must say."""
+
+    model: str
+    engine: str
+    modality: Literal["image", "text", ""] = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +152,7 @@ def _require_index_folder(path: Path) -> None:
 
 def generation_of(path: Path) -> int:
     """Number of the version that is on disk, without reading it."""
-    return int(_manifest(path)["generation"]) if path.is_dir() else 0
+    return _manifest(path).generation if path.is_dir() else 0
 
 
 @contextlib.contextmanager
@@ -122,9 +162,8 @@ def writing(path: Path) -> Iterator[Callable[[], None]]:
     Yields:
         A function that raises FormatError if the index was moved, removed or replaced by another one meanwhile.
     """
-    with only_writer(path, ("*",)):
-        for left_over in path.parent.glob(f".{glob.escape(path.name)}.{8 * '?'}/"):
-            shutil.rmtree(left_over, ignore_errors=True)
+    with only_writer(path, ("*",), replaced=path.is_symlink()):
+        remove_left_over(path.parent, glob.escape(path.name))
         before = path.stat().st_ino if path.exists() else None
 
         def unchanged() -> None:
@@ -145,26 +184,22 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
     if not version.parts:
         raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
     _require_index_folder(path)
-    path = Path(os.path.realpath(path))
-    if path.is_dir():
+    path = Path(os.path.realpath(path.parent)) / path.name
+    if path.is_dir() and not path.is_symlink():
         try:
             _write_version(path, version, facts, generation_of(path) + 1)
         finally:
             remove_unlisted(path)
-    elif not path.exists():
-        with replacing(path) as temporary:
-            temporary.mkdir()
-            _write_version(temporary, version, facts, 1)
-    else:
-        _convert(path, version, facts)
+    else:  # nothing is there, or a single file of an earlier version, or a link, which is not followed
+        with renewing(path) as fresh:
+            _write_version(fresh, version, facts, 1)
 
 
 def remove_unlisted(path: Path) -> None:
     """Remove files of versions before, and those of a writer that was interrupted."""
     if not (path / MANIFEST).exists():
         return
-    content = _manifest(path)
-    listed = {entry.get(key) for entry in content["segments"] for key in FILES}
+    listed = {name for entry in _manifest(path).segments for name in (entry.file, entry.removed, entry.engine)}
     for file in itertools.chain(path.glob(f"*{ENDING}"), path.glob(f"{TEMPORARY}*")):
         if file.name not in listed:
             file.unlink(missing_ok=True)
@@ -174,65 +209,76 @@ def remove_unlisted(path: Path) -> None:
 
 
 def _read_folder(path: Path, verify: bool, partial: bool, known: Version | None) -> Stored:
-    content = _manifest(path)
+    manifest = _manifest(path)
     old = {part.segment.file: part.segment for part in (known.parts if known else ())}
     parts, lost = [], []
-    for entry in content["segments"]:
+    for entry in manifest.segments:
         try:
-            parts.append(_read_part(path, entry, content["engine"], verify, old))
+            parts.append(_read_part(path, entry, manifest, verify, old))
         except FormatError as error:
             if not partial:
                 raise
-            lost.append(Lost(error.file or path, entry["items"], error.problem))
+            lost.append(Lost(error.file or path, entry.items, error.problem))
             first = error
     if lost and not parts:
         raise first
-    facts = {name: content[name] for name in ("model", "engine", "modality")}
-    return Stored(Version(tuple(parts), content["fields"], tuple(lost)), facts, content["generation"])
+    return Stored(Version(tuple(parts), manifest.fields, tuple(lost)), _facts(manifest), manifest.generation)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _facts(header: _Manifest | _FileHeader) -> dict[str, str]:
+    return {"model": header.model, "engine": header.engine, "modality": header.modality}
+
+
+def _manifest(path: Path) -> _Manifest:
     if not (path / MANIFEST).exists():
         raise FormatError(f"is a folder without {MANIFEST}; expected a multibit {KIND}.", file=path)
-    content = read_json(path / MANIFEST, kind=KIND, version=VERSION, fields=(*_FIELDS, "xxh3"))
-    given = content.pop("xxh3")
-    if given != _checksum(content):
+    content = read_json(path / MANIFEST, kind=KIND, version=VERSION)
+    manifest = typed(content, _Manifest, path / MANIFEST)
+    if manifest.xxh3 != _checksum(content):
         raise FormatError("the content does not match the checksum.", file=path / MANIFEST, hint=_AGAIN)
-    return content
+    return manifest
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    inner = {name: value for name, value in content.items() if name != "format"}
+    inner = {name: value for name, value in content.items() if name not in ("format", "xxh3")}
     return xxhash.xxh3_128_hexdigest(json.dumps(inner, sort_keys=True).encode())
 
 
 def _read_part(
-    path: Path, entry: Mapping[str, Any], engine: str, verify: bool, old: Mapping[Path | None, Segment]
+    path: Path, entry: _Entry, manifest: _Manifest, verify: bool, old: Mapping[Path | None, Segment]
 ) -> Part:
-    segment = old.get(path / entry["file"]) or _read_segment(path, entry, engine, verify)
-    if entry["removed"] is None:
+    segment = old.get(path / entry.file) or _read_segment(path, entry, manifest, verify)
+    if entry.removed is None:
         return Part(segment)
-    bitmap = path / entry["removed"]
-    packed, _ = read_arrays(bitmap, kind=REMOVED, version=PART_VERSION, verify=True)
-    return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).view(bool), bitmap)
+    bitmap = path / entry.removed
+    packed, _ = read_arrays(
+        bitmap, kind=REMOVED, version=PART_VERSION, form=dict[str, Any], needed={"bitmap": ("u", 1)}, verify=True
+    )
+    with building(bitmap):
+        if len(packed["bitmap"]) != -(-len(segment) // 8):
+            raise ValueError(f"{8 * len(packed['bitmap'])} bits for {len(segment)} items")
+        return Part(segment, np.unpackbits(packed["bitmap"], count=len(segment)).view(bool), bitmap)
 
 
-def _read_segment(path: Path, entry: Mapping[str, Any], engine: str, verify: bool) -> Segment:
-    file = path / entry["file"]
-    arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, verify=verify)
-    codes = Codes(arrays["words"], header["bits"], header["views"])
-    if len(codes) != entry["items"]:
-        raise FormatError(f"{len(codes):,} items, the manifest says {entry['items']:,}.", file=file, hint=_AGAIN)
-    ids, metadata = IdColumn.from_arrays(arrays, header), Metadata.from_arrays(arrays, header)
-    if entry.get("engine") is None:
+def _read_segment(path: Path, entry: _Entry, manifest: _Manifest, verify: bool) -> Segment:
+    file = path / entry.file
+    arrays, header = read_arrays(file, kind=SEGMENT, version=PART_VERSION, form=_SegmentHeader, verify=verify)
+    codes = Codes.of_file(file, arrays, header)
+    with building(file):
+        ids = IdColumn.from_arrays(arrays, header, header.count)
+        metadata = Metadata.from_arrays(arrays, header.fields, header.count)
+        if (codes.bits, codes.views) != (manifest.bits, manifest.views):
+            raise ValueError("codes of another kind than the manifest says")
+        if not metadata.kinds.items() <= manifest.fields.items():
+            raise ValueError("fields of another kind than the manifest says")
+    if not len(codes) == len(ids) == entry.items:
+        raise FormatError(f"{len(codes):,} items, the manifest says {entry.items:,}.", file=file, hint=_AGAIN)
+    if entry.engine is None:
         return Segment(codes, ids, metadata, file)
-    stored = path / entry["engine"]
-    arrays, header = read_arrays(stored, kind=ENGINE, version=PART_VERSION, verify=verify)
-    try:
-        engines: dict[str, Engine] = {engine: _stored(engine).from_arrays(codes, arrays, header)}
-    except (DataError, KeyError) as error:
-        problem = f"does not fit the segment ({getattr(error, 'problem', error)})."
-        raise FormatError(problem, file=stored, hint=_AGAIN) from None
+    stored = path / entry.engine
+    arrays, facts = read_arrays(stored, kind=ENGINE, version=PART_VERSION, form=dict[str, Any], verify=verify)
+    with building(stored):
+        engines: dict[str, Engine] = {manifest.engine: _stored(manifest.engine).from_arrays(codes, arrays, facts)}
     return Segment(codes, ids, metadata, file, engines, stored)
 
 
@@ -301,7 +347,7 @@ def _new_file(path: Path, name: str, new: list[Path]) -> Path:
 
 
 def _is_in(file: Path, path: Path) -> bool:
-    return file.parent == path and file.exists()
+    return os.path.realpath(file.parent) == os.path.realpath(path) and file.exists()
 
 
 # Single files of earlier versions
@@ -309,39 +355,15 @@ def _is_in(file: Path, path: Path) -> bool:
 
 def _read_file(path: Path, verify: bool) -> Stored:
     require_file(path, KIND)
-    arrays, header = read_arrays(path, kind=KIND, version=FILE_VERSION, verify=verify)
-    ids = IdColumn.from_arrays(arrays, header)
-    payloads = None
-    if "payloads" in arrays:
-        payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
-    metadata = Metadata.of(payloads, ids)
-    segment = Segment(Codes(arrays["words"], header["bits"], header.get("views", 1)), ids, metadata)
-    facts = {"model": header["model"], "engine": header["engine"], "modality": header.get("modality", "")}
-    return Stored(Version((Part(segment),), metadata.kinds), facts)
-
-
-def _convert(path: Path, version: Version, facts: Mapping[str, str]) -> None:
-    """Exchange a single file for a folder, in one step."""
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        folder = temporary / path.name
-        folder.mkdir()
-        try:
-            _write_version(folder, version, facts, 1)
-            _exchange(folder, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two files or folders, in one step."""
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(other))
+    arrays, header = read_arrays(path, kind=KIND, version=FILE_VERSION, form=_FileHeader, verify=verify)
+    codes = Codes.of_file(path, arrays, header)
+    with building(path):
+        ids = IdColumn.from_arrays(arrays, header, len(codes))
+        payloads = None
+        if "payloads" in arrays:
+            payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
+        metadata = Metadata.of(payloads, ids)
+        return Stored(Version((Part(Segment(codes, ids, metadata)),), metadata.kinds), _facts(header))
 
 
 def _state(path: Path) -> tuple[tuple[int, int] | None, ...]:

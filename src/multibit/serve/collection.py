@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
 from multibit.errors import DataError
-from multibit.files import replacing
+from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import index_name, index_names, index_path, open_index
 from multibit.runs import Run
@@ -238,7 +238,7 @@ class Collection:
         for modality in self.modalities:
             found = self._find(self.index(modality), name)
             if found is not None and (path := found.hits()[0].payload.get(HIDDEN)):
-                return Path(str(path))
+                return located(str(path), self.folder)
         raise not_found(f"image of an item with id {name!r}")
 
     def _find(self, index: Index, name: Id) -> SearchResult | None:
@@ -279,7 +279,11 @@ class Collection:
         """
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
-        paths = {entry.id: str(self._keep_image(entry.image)) for entry in entries if entry.image is not None}
+        paths = {
+            entry.id: portable_path(self._keep_image(entry.image), self.folder)
+            for entry in entries
+            if entry.image is not None
+        }
         with self._writing():
             for shelf in self._shelves.values():
                 with shelf.writer() as index:

@@ -15,6 +15,7 @@ from multibit.data.images import UPLOADED, decode_image
 from multibit.errors import DataError, MultibitError
 from multibit.features import Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
+from multibit.pipeline import located_encoder
 from multibit.runs import Run
 
 Raw = tuple[Modality, Any]
@@ -77,7 +78,8 @@ def load_query_encoder(run: Run) -> QueryEncoder:
     missing: dict[Modality, MultibitError] = {}
     for modality, load in (("image", image_encoder_of), ("text", text_encoder_of)):
         try:
-            encoders[modality] = load(getattr(run.recipe, modality))  # type: ignore[index]
+            recipe = located_encoder(run, getattr(run.recipe, modality))
+            encoders[modality] = load(recipe, folder=run.folder)  # type: ignore[index]
         except MultibitError as error:
             missing[modality] = error  # type: ignore[index]
     recipes = [encoders[each].recipe if each in encoders else getattr(run.recipe, each) for each in MODALITIES]

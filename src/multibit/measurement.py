@@ -106,7 +106,7 @@ def measure(
     )
     unseen = np.isin(split.database, split.unseen)
     parts = {PROTOCOLS[name]: database if name == "in" else database.take(unseen) for name in protocols}
-    fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.record.split}
+    fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.split.identity()}
     rankings, evaluations, notes = list[Rankings](), list[Evaluation](), list[str]()
     for protocol, part in parts.items():
         if reason := _nothing_to_find(query, part) if evaluations else "":

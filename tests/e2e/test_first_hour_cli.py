@@ -7,7 +7,7 @@ import pytest
 
 from commands import TINY, assert_names, cli, done, refused
 from conftest import plant
-from multibit import FeatureStore, Split
+from multibit import FeatureStore, Run, Split
 
 
 @pytest.fixture
@@ -96,3 +96,13 @@ def test_images_that_all_are_elsewhere_are_one_finding(tmp_path):
     (tmp_path / "items.csv").write_text("id,image,text,labels\n" + rows)
     printed = done("check", tmp_path / "items.csv")
     assert "missing images" in printed and "unreadable" not in printed and "cannot be read" not in printed
+
+
+@pytest.mark.slow
+def test_runs_on_the_same_rows_are_compared_whatever_drew_them(ready):
+    done("train", ready / "f.npz", "--out", ready / "first", *TINY)
+    np.savez(ready / "rows.npz", **Run.load(ready / "first").split.roles)
+    for name, split in (("taken", ready / "first"), ("given", ready / "rows.npz")):
+        done("train", ready / "f.npz", "--split", split, "--out", ready / name, *TINY)
+        printed = done("evaluate", ready / "first", "--no-report", "--against", ready / name)
+        assert "first minus it" in printed and name in printed

@@ -115,10 +115,11 @@ def test_the_evaluation_file_is_about_the_first_run_only(runs, tmp_path):
     done("evaluate", runs.first, "--no-report", "--against", runs.second, "--out", tmp_path / "compared.json")
     assert (tmp_path / "alone.json").read_bytes() == (tmp_path / "compared.json").read_bytes()
     assert (tmp_path / "alone.parquet").read_bytes() == (tmp_path / "compared.parquet").read_bytes()
-    record = Run.load(runs.first).record
+    run = Run.load(runs.first)
+    known = {"run": run.record.model, "data": run.record.data, "split": run.split.identity()}
     for evaluation in load_evaluations(tmp_path / "alone.json"):
         assert evaluation.name == "first"
-        assert evaluation.fingerprints == {"run": record.model, "data": record.data, "split": record.split}
+        assert evaluation.fingerprints == known
 
 
 def test_saved_evaluations_can_be_compared_later(runs, tmp_path):

@@ -20,6 +20,7 @@ from multibit import (
     Metric,
     PairedDataset,
     Pairs,
+    PortableModel,
     RelationTeacher,
     Run,
     Split,
@@ -64,6 +65,7 @@ def values(tmp_path_factory):
         index, index.search(query.text), run, run.record, multibit.METHODS, multibit.METHODS["dech"], Metric("mAP"),
         precision_recall(query.image, database.text, query.labels, database.labels),
         ImageFunction(len, recipe), TextFunction(len, recipe),
+        PortableModel(run.folder, run.record.model, "multibit", run.model.layout, run.lengths, run.recipe, {}),
     ]  # fmt: skip
 
 

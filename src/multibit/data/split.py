@@ -171,8 +171,12 @@ class Split:
         """Whether all roles have the same rows in the same order, whatever drew them."""
         return all(np.array_equal(rows, other.roles[role]) for role, rows in self.roles.items())
 
+    def identity(self) -> str:
+        """16 hexadecimal digits of the rows: equal where `same_rows` is true."""
+        return fingerprint(*self.roles.values())
+
     def fingerprint(self) -> str:
-        """16 hexadecimal digits of the content."""
+        """16 hexadecimal digits of the content, seed included: what a file of the split must have."""
         return fingerprint(self.seed, *self.roles.values())
 
     def save(self, path: Path | str) -> None:

@@ -668,7 +668,7 @@ def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path):
 
 def test_the_missing_ray_is_named_with_its_extra(image_encoder, text_encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    data = PairedDataset(("a",), (None,), (("x",),), np.ones((1, 1)), ("l",))
+    data = PairedDataset(("a",), (Path("a.png"),), (("x",),), np.ones((1, 1)), ("l",))
     with pytest.raises(MissingExtraError) as caught:
         extract_features(data, image_encoder, text_encoder, tmp_path / "store", engine="ray")
     assert (caught.value.module, caught.value.extra) == ("ray", "ray")

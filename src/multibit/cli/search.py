@@ -159,6 +159,12 @@ def export(
     """
     if (source / "run.json").exists():
         refuse_unused(ctx, "for a run, whose codes have all lengths", "bits")
+        if out.suffix in (".parquet", ".npy", ".faiss"):
+            raise DataError(
+                f"a run is exported to a new folder; {out.suffix} is for an index.",
+                file=source,
+                hint=f"Name an index of it, such as {source / 'index' / 'image.mbx'}.",
+            )
         _export_run(source, out)
         return
     from multibit.files import require_writable

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import warnings
@@ -22,11 +21,10 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError, MissingExtraError, MultibitError, QueryNote
+from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import TextEncoder, unread
-from multibit.features.load import image_encoder_of, text_encoder_of
-from multibit.features.store import read_header
+from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
 from multibit.files import portable_path, replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.portable.model import PortableRun
@@ -249,7 +247,7 @@ def build_indices(
     rows: ArrayLike | None = None,
     *,
     engine: str = "exact",
-    folder: Path | None = None,
+    folder: Path | str | None = None,
 ) -> dict[str, Index]:
     """Build the indices of a run, see `index_names`, with image path, text and labels as metadata.
 
@@ -258,7 +256,7 @@ def build_indices(
         engine: "exact" or another search engine.
         folder: where they will be saved, RUN/index when None: image paths are kept relative to it, see `located_hits`.
     """
-    place = folder or run.folder / INDEX
+    place = Path(folder or run.folder / INDEX)
     coded = encode_store(run.model, store, rows)
     indices = {}
     for name, (modality, bits) in index_names(run).items():
@@ -490,13 +488,7 @@ def _image_encoder(run: AnyRun, download: bool) -> Any:
 
 def located_encoder(run: Run, recipe: EncoderRecipe) -> EncoderRecipe:
     """The recipe, with the place of a model folder that only the features know: a run keeps its name."""
-    if "/" in recipe.source or not recipe.source or (run.folder / recipe.source).exists():
-        return recipe
-    with contextlib.suppress(MultibitError):
-        if run.features is not None:
-            stored = read_header(run.features).recipe
-            return next((each for each in (stored.image, stored.text) if each == recipe), recipe)
-    return recipe
+    return located_recipe(recipe, run.folder, run.features)
 
 
 def _code(

@@ -298,8 +298,8 @@ class Run:
 
 def finished_before(folder: Path | str, store: FeatureStore, split: Split, config: Settings, method: str) -> bool:
     """Whether a folder holds the finished run that a training would write again."""
-    if not (Path(folder) / "run.json").exists():
-        return False
+    if not (Path(folder) / "run.json").exists() or state_files(Path(folder) / STATE_FILE):
+        return False  # not there, or not finished to the end
     run = Run.load(folder)
     same = run.record.method == method and run.config == config and run.split.same_rows(split)
     return same and run.record.data == store.fingerprint()
@@ -334,7 +334,7 @@ def read_history(run: Run) -> list[dict[str, float]]:
 class _Epoch(msgspec.Struct):
     """What each row of a history must have; the other numbers are parts of the loss."""
 
-    epoch: Count
+    epoch: float
     total: float
     learning_rate: float
 

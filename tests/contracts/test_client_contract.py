@@ -65,7 +65,8 @@ def asynchronous(app, token):
 
 @pytest.fixture(scope="module", params=[synchronous, asynchronous], ids=lambda make: make.__name__)
 def client(request, pictured, tmp_path_factory):
-    index = shutil.copytree(pictured.folder / "index", tmp_path_factory.mktemp("client") / "index")
+    name = f"index of {tmp_path_factory.mktemp('client').name}"  # as far from the images as the index itself
+    index = shutil.copytree(pictured.folder / "index", pictured.folder / name)
     app = create_app(pictured, index, ServerSettings(token=TOKEN, writable=True, max_batch=8))
     with request.param(app, TOKEN) as made:
         yield made

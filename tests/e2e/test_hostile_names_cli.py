@@ -51,7 +51,7 @@ def said(tmp_path_factory):
         nasty = NASTY[i % len(NASTY)]
         name = re.sub(r"[/\0]", "-", f"{i} {nasty}.png")
         Image.fromarray(rng.integers(0, 255, (4, 4, 3), np.uint8)).save(folder / "images" / name)
-        labels = [f"{NASTY[k]} label" for k in sorted({i % 6, int(rng.integers(6))})]
+        labels = [f"{NASTY[k]} label" for k in sorted({i % 8, int(rng.integers(6))})]
         image = f"images/{name}" if i != 7 else f"images/gone {name}"
         rows.append({"id": f"{nasty} {i}", "image": image, "texts": [f"{nasty} text {i}", nasty], "labels": labels})
     (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

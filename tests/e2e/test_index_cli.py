@@ -606,7 +606,7 @@ def test_the_near_duplicates_of_an_index_are_written_next_to_it(run, index):
 def test_by_default_the_near_duplicates_of_a_run_are_written_into_it(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run.folder, copied)
-    done("duplicates", copied, "--radius", 1)
+    done("duplicates", copied, run.features, "--radius", 1)
     assert groups_of(copied / "image-duplicates.parquet") == expected_groups(run, "image", 1)
     assert (copied / "image-duplicates.html").is_file()
 

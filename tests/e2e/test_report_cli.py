@@ -170,10 +170,10 @@ def test_queries_and_database_of_each_run_are_encoded_once(report):
 @pytest.mark.slow
 def test_one_evaluation_file_holds_every_metric(runs, tmp_path):
     shutil.copytree(runs.first, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation.*", "report"))
-    printed = done("evaluate", tmp_path / "run", "--no-report")
+    printed = done("evaluate", tmp_path / "run", runs.features, "--no-report")
     assert printed.splitlines()[-1].startswith(f"Wrote {tmp_path / 'run' / 'evaluation.json'}: ")
     quick = load_evaluations(tmp_path / "run" / "evaluation.json")
-    printed = done("evaluate", tmp_path / "run")
+    printed = done("evaluate", tmp_path / "run", runs.features)
     assert f"Wrote {tmp_path / 'run' / 'report' / 'report.html'}: " in printed
     assert [path.name for path in (tmp_path / "run").rglob("evaluation.*")].count("evaluation.json") == 1
     whole = load_evaluations(tmp_path / "run" / "evaluation.json")
@@ -186,7 +186,7 @@ def test_one_evaluation_file_holds_every_metric(runs, tmp_path):
 def test_a_quick_evaluation_writes_no_report(runs, tmp_path):
     shutil.copytree(runs.first, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation.*", "report"))
     before = {path.name for path in (tmp_path / "run").iterdir()}
-    done("evaluate", tmp_path / "run", "--no-report")
+    done("evaluate", tmp_path / "run", runs.features, "--no-report")
     assert {path.name for path in (tmp_path / "run").iterdir()} - before == {"evaluation.json", "evaluation.parquet"}
 
 
@@ -262,7 +262,8 @@ def test_the_files_of_the_field_are_written_on_request(runs, tmp_path):
 def test_runs_in_folders_of_one_name_are_told_apart(runs, tmp_path):
     for name in ("first", "second"):
         shutil.copytree(getattr(runs, name), tmp_path / name / "run")
-    done("evaluate", tmp_path / "first" / "run", "--against", tmp_path / "second" / "run", "--report", tmp_path / "out")
+    first, second = (tmp_path / name / "run" for name in ("first", "second"))
+    done("evaluate", first, runs.features, "--against", second, "--report", tmp_path / "out")
     with (tmp_path / "out" / "tables" / "comparison-1.csv").open(encoding="utf-8") as file:
         assert [row["run"] for row in csv.DictReader(file)] == ["run", "run (2)"] * 4
 

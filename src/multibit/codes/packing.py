@@ -313,13 +313,13 @@ class Codes:
         return cls.of_file(Path(path), arrays, header)
 
     @classmethod
-    def of_file(cls, path: Path, arrays: Mapping[str, NDArray[Any]], header: CodesHeader) -> Codes:
+    def of_file(cls, path: Path | str, arrays: Mapping[str, NDArray[Any]], header: CodesHeader) -> Codes:
         """The codes among the arrays of a file.
 
         Raises:
             FormatError: no codes of this length.
         """
-        with building(path):
+        with building(Path(path)):
             words = arrays["words"]
             if words.dtype != np.uint16 or words.ndim != 2 or len(words) != -(-header.bits // WORD):
                 raise ValueError(f"codes of {header.bits} bits as {words.dtype} {words.shape}")

@@ -57,6 +57,7 @@ def count_rankings(
     threads: int | None = None,
 ) -> RankingCounts:
     """Rank the database for every query and count; the arguments are those of `average_precision`."""
+    common_length(query, database, bits)  # refuses what is not codes
     words = pack_both_labels(query_labels, len(query), database_labels, len(database))
     return count_packed(query, database, words, bits, (at,), threads=threads)[0]
 

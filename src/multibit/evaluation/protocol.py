@@ -240,6 +240,12 @@ def evaluate_rankings(
 
     Without training labels there is no popularity floor.
     """
+    labels = rankings.query.labels, rankings.database.labels
+    if not (labels[0].any(axis=0) & labels[1].any(axis=0)).any():
+        raise DataError(
+            f"none of the {len(rankings.query)} queries has a relevant item in the database ({protocol}).",
+            field="labels",
+        )
     values: dict[ValueKey, FloatArray] = {}
     curves = {}
     with track(f"Ranking, {protocol}", len(rankings), "rankings") as advance:
@@ -252,15 +258,9 @@ def evaluate_rankings(
                 values[MAP.at(at), direction, bits] = average_precision_of(cut, "stable")
                 values[PRECISION.at(at), direction, bits] = precision_of(cut)
             advance()
-    labels = rankings.query.labels, rankings.database.labels
     floors = {"random": _random_floor_of(rankings["i2t", rankings.lengths[0]].counts)}
     if training_labels is not None:
         floors["popularity"] = popularity_floor(*labels, training_labels)
-    if np.isnan(floors["random"]).all():
-        raise DataError(
-            f"none of the {len(rankings.query)} queries has a relevant item in the database ({protocol}).",
-            field="labels",
-        )
     sizes = len(rankings.query), len(rankings.database)
     return Evaluation(protocol, rankings.lengths, *sizes, values, floors, curves, name, dict(fingerprints or {}))
 

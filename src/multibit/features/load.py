@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from multibit.codes.items import Modality
-from multibit.errors import ConfigError, DataError, require_known
+from multibit.errors import ConfigError, DataError, MultibitError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
 from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import EncoderRecipe
+from multibit.features.store import read_header
 from multibit.features.tokens import TokenShapes
 
 DTYPES = ("float32", "float16")
@@ -159,6 +161,20 @@ def source_of(recipe: EncoderRecipe, folder: Path | None = None) -> str:
         field=recipe.name,
         hint=f"Put the model into {folder} as {Path(source).name}.",
     )
+
+
+def located_recipe(recipe: EncoderRecipe, folder: Path, features: Path | None) -> EncoderRecipe:
+    """The recipe of a run, with the place of a model folder that only its features know: a run keeps its name.
+
+    Args:
+        recipe: of one modality. folder: of the run. features: that it was trained on, if known.
+    """
+    if "/" in recipe.source or not recipe.source or (folder / recipe.source).exists() or features is None:
+        return recipe
+    with contextlib.suppress(MultibitError):
+        stored = read_header(features).recipe
+        return next((each for each in (stored.image, stored.text) if each == recipe), recipe)
+    return recipe
 
 
 def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str | None, hub: Hub = "ask") -> Any:

@@ -12,7 +12,7 @@ import msgspec
 from multibit.codes.items import MODALITIES
 from multibit.errors import ConfigError, DataError
 from multibit.features.export import cached_encoder, export_encoder
-from multibit.features.load import load_image_encoder, load_text_encoder, source_of
+from multibit.features.load import load_image_encoder, load_text_encoder, located_recipe, source_of
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
@@ -81,7 +81,9 @@ def has_packaged_encoders(run: Run) -> bool:
 def _write_encoders(run: Run, folder: Path) -> None:
     """Write both encoders: packaged ones are copied from the cache, others are exported."""
     recipe = run.recipe
-    image, text = source_of(recipe.image), source_of(recipe.text)
+    image, text = (
+        source_of(located_recipe(each, run.folder, run.features), run.folder) for each in (recipe.image, recipe.text)
+    )
     if has_packaged_encoders(run):
         for modality in MODALITIES:
             shutil.copytree(cached_encoder(getattr(recipe, modality).name, modality), folder / modality)

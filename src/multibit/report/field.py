@@ -169,7 +169,7 @@ def _log_lines(record: FieldRecord, bits: int) -> Iterator[str]:
     for row in record.history:
         if row.get("bits", bits) != bits:
             continue  # of the model of another length
-        epoch = f">>>>>> [{row['epoch']}/{epochs}]"
+        epoch = f">>>>>> [{int(row['epoch'])}/{epochs}]"
         yield f"{epoch} loss: {row['total']:.6f}, lr: {row['learning_rate']:.9f}"
         if "validation_mAP" in row:
             largest = max(largest, row["validation_mAP"])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from multibit.errors import printable
 
 if TYPE_CHECKING:  # matplotlib is optional
     from matplotlib.figure import Figure
@@ -25,16 +28,19 @@ def as_svg(figure: Figure, name: str) -> bytes:
     Args:
         figure: drawn with black for what follows the colour scheme. name: of the figure.
     """
-    import matplotlib
+    import matplotlib.text
 
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_text(printable(text.get_text()))
     buffer = io.StringIO()
-    with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the fonts of the reader draw it
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", text)
-    text = re.sub(r"(<text[^>]*style=\")(?![^\"]*fill:)", r"\1fill: currentColor; ", text)
-    text = re.sub(r"(<svg\b[^>]*>)", lambda match: match[1] + STYLE, text, count=1)
-    return text.encode()
+    content = buffer.getvalue()
+    content = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", content)
+    content = re.sub(r"(<text[^>]*style=\")(?![^\"]*fill:)", r"\1fill: currentColor; ", content)
+    content = re.sub(r"(<svg\b[^>]*>)", lambda match: match[1] + STYLE, content, count=1)
+    return content.encode()
 
 
 def svg_width(content: bytes) -> int:

@@ -277,8 +277,11 @@ def _read_segment(path: Path, entry: _Entry, manifest: _Manifest, verify: bool) 
         return Segment(codes, ids, metadata, file)
     stored = path / entry.engine
     arrays, facts = read_arrays(stored, kind=ENGINE, version=PART_VERSION, form=dict[str, Any], verify=verify)
-    with building(stored):
-        engines: dict[str, Engine] = {manifest.engine: _stored(manifest.engine).from_arrays(codes, arrays, facts)}
+    try:
+        with building(stored):
+            engines: dict[str, Engine] = {manifest.engine: _stored(manifest.engine).from_arrays(codes, arrays, facts)}
+    except DataError as error:
+        raise FormatError(f"does not fit the segment ({error.problem}).", file=stored, hint=_AGAIN) from None
     return Segment(codes, ids, metadata, file, engines, stored)
 
 

@@ -42,12 +42,14 @@ def test_a_stopped_command_can_be_resumed_whatever_the_signal(name, stop, root):
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_program_with_a_message_and_its_code(stop, code, planted_npz, tmp_path, monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
     monkeypatch.setattr("multibit.runs.Run.create", lambda *_, **__: os.kill(os.getpid(), stop))
     try:
         result = cli("train", planted_npz, "--out", tmp_path / "run", *TINY)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert (result.code, result.err.count("Error: ")) == (code, 1)
 
 

@@ -21,7 +21,7 @@ from multibit.files import fingerprint
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")  # the same examples in every run, so that a failure can be reproduced
 
-SLOW_FOLDERS = ("contracts", "e2e", "methods")
+SLOW_FOLDERS = ("contracts", "e2e", "methods", "properties")
 SHARED = Path(os.environ.get("MULTIBIT_SHARED", Path(__file__).parents[2] / "shared"))
 
 

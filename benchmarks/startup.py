@@ -41,7 +41,7 @@ def seconds(command: list[str]) -> tuple[float, float]:
 
 def write_random_index(run: PortableRun, items: int, folder: Path) -> None:
     """An index of images with random codes of the run's model."""
-    index = Index(run.model.fingerprint, modality="image")
+    index = Index(run.model.fingerprint(), modality="image")
     words = np.random.default_rng(0).integers(0, 1 << 16, (-(-run.model.bits // 16), items), np.uint16)
     index.add(None, Codes(words, run.model.bits))
     index.save(folder / "image.mbx")

@@ -76,7 +76,7 @@ def test_sigterm_finishes_running_requests_and_ends_well(start):
         assert asking.is_alive()
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    assert process.wait(20) == 0
     asking.join()
     assert set(codes) == {1}
 

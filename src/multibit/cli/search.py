@@ -191,7 +191,7 @@ def _export_run(run: Path, out: Path) -> None:
     require_writable(out, folder=True)
     model = export_run(Run.load(run), out)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.fingerprint}")
+    echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.weights}")
 
 
 def search(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -74,4 +75,5 @@ def serve(
         host, port, token, no_auth, writable, tuple(allow_host or ()), tuple(cors or ()), int(max_body * (1 << 20)),
         max_pixels, max_text, max_k, max_batch, queue, timeout, refresh, drain,
     )  # fmt: skip
-    run_server(Run.load(run), index, settings, started=lambda url: echo(f"Serving {run} at {url}"))
+    with contextlib.suppress(KeyboardInterrupt):  # a signal is the usual end; running requests were finished
+        run_server(Run.load(run), index, settings, started=lambda url: echo(f"Serving {run} at {url}"))

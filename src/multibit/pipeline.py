@@ -438,13 +438,22 @@ def _reader_of_queries(
 ) -> Callable[[Any, int], Codes]:
     """The function that makes codes of the queries of a block, which begins at a row."""
     if queries.given == "code":
-        return queries.codes
+        return functools.partial(_given_codes, run, queries, bits)
     if queries.given == "id":
         if stored is None:
             raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
         return functools.partial(_stored_codes, queries, stored())
     encoder = _text_encoder(run, download) if queries.given == "text" else _image_encoder(run, download)
     return functools.partial(_encoded, run, queries, encoder, bits)
+
+
+def _given_codes(run: AnyRun, queries: QueryFile, bits: int | None, values: Any, first: int) -> Codes:
+    codes, layout = queries.codes(values, first), run.model.layout
+    wanted = bits or layout.longest
+    if codes.bits >= layout.longest + 8 or (layout.nested and codes.bits < wanted):
+        problem = f"holds codes of {codes.bits} bits; need {wanted} to {layout.longest}."
+        raise DataError(problem, file=queries.path, field="code")
+    return codes
 
 
 def _stored_codes(queries: QueryFile, index: Index, values: Any, first: int) -> Codes:
@@ -463,6 +472,8 @@ def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, va
         for row, value in enumerate(values[start : start + encoder.batch_size].to_pylist(), start=first + start + 1):
             try:
                 image = modality == "image"
+                if not image and not value.strip():
+                    raise DataError("is empty.")
                 inputs.append(encoder.prepare(open_image(queries.path.parent / value)) if image else value)
             except DataError as error:
                 raise DataError(error.render(), file=queries.path, row=row, field=modality) from None

@@ -541,3 +541,29 @@ def test_deep_and_odd_json_is_refused(client):
         answer = client.post("/v1/search", content=body, headers=odd)
         assert 400 <= answer.status_code < 500, (body[:40], answer.text)
         assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_head_answers_as_get_without_a_body(pictured):
+    with client_of(pictured) as client:
+        await_ready(client)
+        answer = client.head("/livez")
+        assert answer.status_code == 200 and not answer.content
+
+
+def test_codes_that_are_too_long_and_empty_texts_are_refused(pictured):
+    with client_of(pictured) as client:
+        await_ready(client)
+        for query in ({"code": "00" * 32}, {"text": " "}):
+            answer = client.post("/v1/search", json=query)
+            assert (answer.status_code, answer.json()["field"]) == (422, next(iter(query)))
+
+
+def test_nothing_is_written_where_the_index_was_moved_away(pictured, tmp_path):
+    folder = shutil.copytree(pictured.folder / "index", tmp_path / "index")
+    with client_of(pictured, folder, writable=True) as client:
+        await_ready(client)
+        folder.rename(tmp_path / "away")
+        answer = client.put("/v1/items", json={"items": [{"id": "new", "text": "x"}]})
+        assert answer.status_code == 503 and not folder.exists()
+        (tmp_path / "away").rename(folder)
+        assert client.put("/v1/items", json={"items": [{"id": "new", "text": "x"}]}).status_code == 200

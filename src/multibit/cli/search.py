@@ -269,6 +269,8 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
 
     if not query.strip():
         raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
+    if not query.isprintable() and any("\ud800" <= each <= "\udfff" for each in query):
+        raise ConfigError("is not text in UTF-8.", option="query", hint="Give a text in the encoding of the terminal.")
     if relaxed and asked.max_distance is not None:
         raise ConfigError(
             "cannot be combined with --relaxed, which ranks by score.", option="max_distance", hint="Give one of them."

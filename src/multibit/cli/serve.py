@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,7 @@ def serve(
 
     Listens on this machine only unless told otherwise. Every option can also be set by an environment variable.
     """
-    from multibit.errors import MissingExtraError
+    from multibit.errors import ConfigError, MissingExtraError
 
     try:
         from multibit.serve.server import serve as run_server
@@ -71,6 +72,8 @@ def serve(
     from multibit.runs import Run
     from multibit.serve.settings import ServerSettings
 
+    if not math.isfinite(max_body):
+        raise ConfigError(f"must be a number of MiB, got {max_body}.", option="max_body")
     settings = ServerSettings(
         host, port, token, no_auth, writable, tuple(allow_host or ()), tuple(cors or ()), int(max_body * (1 << 20)),
         max_pixels, max_text, max_k, max_batch, queue, timeout, refresh, drain,

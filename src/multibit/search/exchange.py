@@ -40,7 +40,7 @@ def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> Non
     codes.require_one_view(f"A {target.suffix} file", SEVERAL)
     packed = codes.prefix(codes.check_length(bits)).to_bytes()
     if target.suffix not in (".npy", ".faiss"):
-        raise DataError(f"must end in .npy or .faiss, got {target.suffix!r}.", file=target)
+        raise DataError(f"must end in .npy or .faiss (an index also in .parquet), got {target.suffix!r}.", file=target)
     faiss = _faiss() if target.suffix == ".faiss" else None
     with replacing(target) as temporary:
         if faiss is None:

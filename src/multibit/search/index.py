@@ -403,6 +403,8 @@ class Index:
             [['a', 'b']]
         """
         path = self._opened()
+        if not path.exists():
+            raise FormatError("was moved or removed.", file=path, hint="Open it where it is now.")
         with storage.writing(path) as unchanged:
             index = Index._of(storage.read(path, verify=False, known=self._version), path)
             yield index

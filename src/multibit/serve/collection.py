@@ -23,7 +23,7 @@ from multibit.pipeline import index_name, index_names, index_path, open_index
 from multibit.runs import Run
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
-from multibit.serve.problems import not_found
+from multibit.serve.problems import not_found, overloaded
 
 HIDDEN = "image"
 """The field with the path of an image: never shown, filtered or set by a client."""
@@ -279,6 +279,7 @@ class Collection:
         """
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
+        self._require_in_place()  # before an image is stored
         paths = {
             entry.id: portable_path(self._keep_image(entry.image), self.folder)
             for entry in entries
@@ -327,10 +328,17 @@ class Collection:
                 temporary.write_bytes(content)
         return path
 
+    def _require_in_place(self) -> None:
+        """Refuse to write where an index was moved away."""
+        for name in self._shelves:
+            if not index_path(self.folder, name).exists():
+                raise overloaded(f"the index {name!r} is not in its place.")
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """One writer at a time; what it wrote is searched afterwards."""
         with self._changing:
+            self._require_in_place()
             try:
                 yield
             finally:

@@ -45,13 +45,17 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        start, status, head = time.perf_counter(), 500, scope["method"] == "HEAD"
+        if head:  # what GET answers, without the body
+            scope = {**scope, "method": "GET"}
 
         async def guarded_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
+            elif head:
+                message = {**message, "body": b""}
             await send(message)
 
         headers = dict(scope["headers"])

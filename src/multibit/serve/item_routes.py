@@ -26,7 +26,7 @@ Width = Annotated[int | None, Query(ge=16, le=1024, description="Largest side of
 
 def _require_writable(service: Service) -> None:
     if not service.settings.writable:
-        raise RefusedError(403, "this server only reads.", hint="Start it with the permission to write.")
+        raise RefusedError(403, "this server only reads.", hint="Start it as `writable`.")
 
 
 @router.put("", response_model=models.Changed, responses=_MORE)

@@ -112,6 +112,8 @@ class Service:
         self.encoder.require("text")
         self._require_few("texts", len(texts))
         for text in texts:
+            if not text.strip():
+                raise RefusedError(422, "is empty.", field="text")
             if len(text) > self.settings.max_text:
                 problem = f"{len(text):,} characters; at most {self.settings.max_text:,} are read."
                 raise RefusedError(422, problem, field="text")
@@ -207,7 +209,10 @@ class Service:
     def _coded(self, code: str, request: SearchRequest) -> tuple[Values, SearchRequest]:
         """The values of a hexadecimal code. A prefix of a nested code can be searched at its own length and below."""
         layout = self.collection.run.model.layout
-        bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), np.uint8))[: layout.stored]
+        packed = np.frombuffer(bytes.fromhex(code), np.uint8)
+        if len(packed) > -(-layout.stored // 8):
+            raise RefusedError(422, f"the codes have {layout.stored} bits, got {8 * len(packed)}.", field="code")
+        bits = np.unpackbits(packed)[: layout.stored]
         values = np.full(layout.stored, -1, np.float32)
         values[: len(bits)] = bits.astype(np.float32) * 2 - 1
         if len(bits) < layout.stored:

@@ -34,6 +34,7 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from common import random_codes
 
 from multibit import Codes, Index
 from multibit.search.batches import write_hits
@@ -73,10 +74,9 @@ def report(name: str, ours: Time, **peers: Time) -> None:
 # Data
 
 
-def random_codes(count: int, seed: int = 0) -> Codes:
+def codes_of(count: int, seed: int = 0) -> Codes:
     """Uniform bits."""
-    words = np.random.default_rng(seed).integers(0, 1 << 16, (BITS // 16, count), dtype=np.uint16)
-    return Codes(words, BITS)
+    return Codes.from_bytes(random_codes(count, seed))
 
 
 def numbered(text: str, count: int, digits: int = 0) -> pa.Array:
@@ -208,7 +208,7 @@ def searching(index: Index, count: int, codes: Codes, peers: list[Lance]) -> Non
 
 def in_batches(index: Index, count: int, folder: Path, queries: int) -> None:
     """Many queries, written to Parquet."""
-    asked = random_codes(queries, seed=1)
+    asked = codes_of(queries, seed=1)
     before = resident()
     ours = timed(
         lambda: write_hits(folder / "hits.parquet", index.search_batches(asked, 10, fields=["year"]), len(asked))
@@ -356,7 +356,7 @@ def main() -> None:
         folder = Path(temporary)
         peers = peers_of(folder)
         print(f"{'milliseconds, medians':<70}{''.join(f'{name:>12}' for name in COLUMNS)}")
-        codes = random_codes(count)
+        codes = codes_of(count)
         index = adding(count, codes, peers)
         searching(index, count, codes, peers)
         in_batches(index, count, folder, min(options.queries, count))

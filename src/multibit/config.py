@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from multibit.errors import ConfigError, DataError, require_known
-from multibit.files import read_text
+from multibit.texts import read_text
 
 
 class Settings:

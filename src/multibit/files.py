@@ -5,7 +5,6 @@ Every file is written to a temporary name and renamed, so a crash never leaves h
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import errno
 import hashlib
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import ConfigError, DataError, FormatError, MultibitError
+from multibit.errors import DataError, FormatError, MultibitError
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -41,14 +40,6 @@ _DTYPES = {
 }  # fmt: skip
 """safetensors dtype -> numpy dtype."""
 
-SAVE_AS_UTF8 = "Save it as UTF-8."
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its start
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _KINDS_OF_FILES = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -204,62 +195,6 @@ def require_regular(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = next((kind for is_kind, kind in _KINDS_OF_FILES if is_kind(mode)), "another kind of file")
         raise DataError(f"is {kind}, not a file.", file=path)
-
-
-def read_bytes(path: Path) -> bytes:
-    """All bytes of a regular file.
-
-    Raises:
-        DataError: missing, not a regular file, or unreadable.
-    """
-    require_regular(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror or error}).", file=path) from None
-
-
-def read_text(path: Path, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
-    """All of a text file; see `decode_text`.
-
-    Raises:
-        DataError: missing, unreadable, or not text in this encoding. ConfigError: an unknown encoding.
-    """
-    try:
-        return decode_text(read_bytes(path), encoding, hint)
-    except DataError as error:
-        raise error.within(path) from None
-
-
-def decode_text(raw: bytes, encoding: str | None = None, hint: str = SAVE_AS_UTF8) -> str:
-    r"""Decode a text file: by its byte order mark if it has one, else in the given encoding, else as UTF-8.
-
-    Args:
-        raw: bytes of the file. encoding: of a file without a mark. hint: how to fix a file that is not UTF-8.
-
-    Raises:
-        DataError: not text in this encoding. ConfigError: an unknown encoding.
-
-    Example:
-        >>> decode_text("un café".encode("utf-16")), decode_text(b"un caf\xe9", "latin-1")
-        ('un café', 'un café')
-    """
-    marked = encoding_of(raw)
-    name = marked or encoding or "utf-8"
-    try:
-        text = raw.decode(name)
-    except UnicodeDecodeError as error:
-        raise DataError(f"not {name.removesuffix('-sig').upper()} text ({error.reason}).", hint=hint) from None
-    except LookupError:
-        raise ConfigError(f"unknown encoding {name!r}.", option="encoding", hint="Such as latin-1.") from None
-    if "\0" in text:
-        raise DataError("contains NUL characters, so it is no text, or UTF-16 without a byte order mark.", hint=hint)
-    return text
-
-
-def encoding_of(start: bytes) -> str | None:
-    """The encoding that the byte order mark at the start of a file names; None without a mark."""
-    return next((name for mark, name in _MARKS if start.startswith(mark)), None)
 
 
 def require_file(path: Path, kind: str) -> None:

@@ -253,7 +253,7 @@ def lines(path: Path | None) -> list[str] | None:
     """
     if path is None:
         return None
-    from multibit.files import read_text  # slow to import
+    from multibit.texts import read_text  # slow to import
 
     text = read_text(path).replace("\r", "\n")
     found = [line.strip() for line in text.split("\n") if line.strip()]

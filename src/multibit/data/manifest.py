@@ -18,7 +18,8 @@ import pyarrow.parquet
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import describe, id_of, labels_of, path_of, texts_of
 from multibit.errors import ConfigError, DataError, require_known
-from multibit.files import SAVE_AS_UTF8, encoding_of, replacing, require_regular
+from multibit.files import replacing, require_regular
+from multibit.texts import SAVE_AS_UTF8, encoding_of
 
 FIELDS = ("id", "image", "text", "texts", "labels")
 SUFFIXES = (".csv", ".jsonl", ".parquet")

@@ -14,7 +14,8 @@ from typing import Any
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError
-from multibit.files import decode_text, fingerprint, read_bytes, read_text, replacing
+from multibit.files import fingerprint, replacing
+from multibit.texts import decode_text, read_bytes, read_text
 
 IMAGE_SUFFIXES = frozenset(
     (

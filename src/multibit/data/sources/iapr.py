@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.data.sources.common import compare, locate, note, old_text, read_old_lines
 from multibit.errors import DataError
-from multibit.files import read_bytes
+from multibit.texts import read_bytes
 
 
 def read_iapr(source: Path | str, *, images: Path | str | None = None) -> PairedDataset:

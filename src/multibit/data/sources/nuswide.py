@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.data.sources.common import compare, locate, note_left_out, read_old_lines
 from multibit.errors import DataError
-from multibit.files import read_bytes
+from multibit.texts import read_bytes
 
 CONCEPTS = 21  # the most frequent of the 81
 

@@ -22,7 +22,8 @@ from multibit.data.sources.common import (
 )
 from multibit.data.values import labels_of, same_name, texts_of
 from multibit.errors import DataError
-from multibit.files import decode_text, require_regular
+from multibit.files import require_regular
+from multibit.texts import decode_text
 
 SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """Endings of shards, in any case."""

@@ -611,6 +611,11 @@ def test_by_default_the_near_duplicates_of_a_run_are_written_into_it(run, tmp_pa
     assert (copied / "image-duplicates.html").is_file()
 
 
+def test_a_radius_of_all_bits_is_noted(run, tmp_path):
+    result = cli("duplicates", run.folder, "--radius", BITS, "--out", tmp_path / "groups.parquet")
+    assert result.code == 0 and "one group" in result.err
+
+
 def test_without_the_extra_the_groups_are_written_and_the_page_is_not(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     printed = done("duplicates", run.folder, "--radius", 1, "--out", tmp_path / "groups.parquet")

@@ -428,6 +428,8 @@ def duplicates(
     else:
         found = find_duplicates(Index.open(source), radius, bits)
     show(duplicates_table(found))
+    if radius >= found.found.bits:
+        echo(f"Note: no two codes of {found.found.bits} bits differ in more, so all items are one group.", err=True)
     found.save(target)
     echo(f"Wrote {target}: {len(found.ids):,} items in {len(found):,} groups")
     try:

@@ -611,6 +611,18 @@ def test_by_default_the_near_duplicates_of_a_run_are_written_into_it(run, tmp_pa
     assert (copied / "image-duplicates.html").is_file()
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_download_has_to_be_allowed_for_a_file_of_texts_too(run, index, tmp_path, monkeypatch, allowed):
+    asked = []
+    monkeypatch.setattr(
+        pipeline, "text_encoder_of", lambda _, **given: asked.append(given["download"]) or Known("text")
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["item 3"]}), tmp_path / "q.parquet")
+    options = ["--queries", tmp_path / "q.parquet", "--out", tmp_path / "hits.parquet", "--index", index]
+    done("search", run.folder, *options, *(["--download"] if allowed else []))
+    assert asked == [allowed]
+
+
 def test_a_radius_of_all_bits_is_noted(run, tmp_path):
     result = cli("duplicates", run.folder, "--radius", BITS, "--out", tmp_path / "groups.parquet")
     assert result.code == 0 and "one group" in result.err

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from multibit.cli import about, data, model, paper, search, serve
+from multibit.cli import about, data, indices, model, paper, search, serve
 from multibit.cli.app import Verb, app, stop_on_sigterm
 from multibit.cli.options import EngineName, Kind
 
@@ -19,11 +19,11 @@ VERBS: dict[str, Callable[..., None]] = {
     "train": model.train,
     "encode": model.encode,
     "evaluate": model.evaluate,
-    "index": search.index,
-    "merge": search.merge,
-    "export": search.export,
+    "index": indices.index,
+    "merge": indices.merge,
+    "export": indices.export,
     "search": search.search,
-    "duplicates": search.duplicates,
+    "duplicates": indices.duplicates,
     "serve": serve.serve,
     "methods": paper.methods,
     "reproduce": paper.reproduce,

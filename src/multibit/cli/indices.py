@@ -1,0 +1,241 @@
+"""The verbs about indices: build, change, join, export, and find near-duplicates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from multibit.cli.options import (
+    EngineName,
+    Items,
+    Modality,
+    OptionalFeatures,
+    RunArgument,
+    echo,
+    refuse_unused,
+    require_ending,
+    show,
+)
+from multibit.errors import ConfigError, DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from multibit.search import Index
+
+
+def index(
+    ctx: typer.Context,
+    run: RunArgument,
+    features: OptionalFeatures = None,
+    items: Annotated[Items, typer.Option(help="Index all items, or the database of the run's split.")] = Items.all,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add items to the existing index; known ids are replaced.")
+    ] = False,
+    remove: Annotated[list[str] | None, typer.Option(help="Remove this id, and do nothing else. Repeatable.")] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Join the segments of the existing index, and do nothing else.")
+    ] = False,
+    engine: Annotated[
+        EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
+    ] = EngineName.exact,
+    out: Annotated[Path | None, typer.Option(help="Index folder. Default: RUN/index")] = None,
+) -> None:
+    """Build or update a searchable index.
+
+    One index per modality, and per length where the run has a code for each length. A running search is not disturbed,
+    and a crash leaves either the old index or the new one.
+    """
+    from multibit.files import require_writable
+    from multibit.folders import require_inside
+    from multibit.pipeline import (
+        INDEX,
+        build_indices,
+        index_names,
+        index_path,
+        open_features,
+        open_run,
+        require_own_features,
+        update_indices,
+        whole_run,
+    )
+    from multibit.search.storage import require_writable_index
+
+    _require_one_task(ctx, {"remove": bool(remove), "compact": compact}, bool(update or features))
+    if update:
+        refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
+    loaded = open_run(run)
+    folder = out or require_inside(run, INDEX, "out")
+    paths = {name: index_path(folder, name) for name in index_names(loaded)}
+    require_writable(folder, folder=True)
+    for path in paths.values():
+        require_writable_index(path, unlike=(features,))
+    if remove or compact:
+        built = _edit(paths, remove or [])
+    else:
+        store = open_features(loaded, features)
+        rows = None
+        if items is Items.database:
+            whole = whole_run(loaded)
+            require_own_features(whole, store)
+            rows = whole.split.database
+        if update:
+            built = update_indices(loaded, store, folder, rows)
+        else:
+            built = build_indices(loaded, store, rows, engine=engine.value, folder=folder)
+            for name, path in paths.items():
+                built[name].save(path)
+    for name, path in paths.items():
+        echo(f"Wrote {path}: {len(built[name]):,} items")
+
+
+def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:
+    """Refuse options that have no effect next to one that does nothing else."""
+    given = [name for name, is_given in tasks.items() if is_given]
+    for name in given:
+        if other or len(given) > 1:
+            problem = "cannot be combined with --update, FEATURES, --remove or --compact."
+            raise ConfigError(problem, option=name, hint="Run two commands.")
+        refuse_unused(ctx, f"with --{name}, which does nothing else", "items", "engine")
+
+
+def _edit(paths: Mapping[str, Path], removed: list[str]) -> dict[str, Index]:
+    """Remove items, or join the segments where none is given."""
+    from multibit.search import Index
+
+    edited: dict[str, Index] = {}
+    for name, path in paths.items():
+        with Index.editing(path) as index:
+            if removed:
+                index.remove(removed)
+            else:
+                index.compact()
+        edited[name] = index
+    return edited
+
+
+def merge(
+    parts: Annotated[
+        list[Path], typer.Argument(metavar="PARTS", help="Indices (.mbx) or Parquet files of one model, in order.")
+    ],
+    out: Annotated[Path, typer.Option(help="Index (.mbx) to write.")],
+) -> None:
+    """Merge indices into one."""
+    from multibit.search import Index
+    from multibit.search.exchange import import_index
+    from multibit.search.storage import require_writable_index
+
+    require_ending(out, "out", ".mbx")
+    require_writable_index(out, unlike=parts)
+    indices = [import_index(part) if part.suffix == ".parquet" else Index.load(part) for part in parts]
+    merged = Index.merge(indices, [str(part) for part in parts])
+    merged.save(out)
+    echo(f"Wrote {out}: {len(merged):,} items")
+
+
+def export(
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="An index (.mbx), or a run.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File for an index: .parquet (everything), .npy (packed codes) or .faiss. New folder for a run."
+        ),
+    ],
+    bits: Annotated[int | None, typer.Option(help="Code length of an index. Default: the full length.")] = None,
+) -> None:
+    """Export an index, or a run as a portable model.
+
+    A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
+    """
+    if (source / "run.json").exists():
+        refuse_unused(ctx, "for a run, whose codes have all lengths", "bits")
+        if out.suffix in (".parquet", ".npy", ".faiss"):
+            raise DataError(
+                f"a run is exported to a new folder; {out.suffix} is for an index.",
+                file=source,
+                hint=f"Name an index of it, such as {source / 'index' / 'image.mbx'}.",
+            )
+        _export_run(source, out)
+        return
+    from multibit.files import require_writable
+    from multibit.folders import only_writer_of
+    from multibit.search import Index
+    from multibit.search.exchange import export_codes, export_index
+
+    require_writable(out, unlike=(source,))
+    ctx.with_resource(only_writer_of(out))
+    found = Index.load(source)
+    assert found.codes is not None  # an empty index is never saved
+    if out.suffix == ".parquet":
+        export_index(found, out, bits)
+    else:
+        export_codes(found.codes, out, bits)
+    echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
+
+
+def _export_run(run: Path, out: Path) -> None:
+    from multibit.files import require_writable
+    from multibit.portable.export import export_run
+    from multibit.runs import Run
+
+    require_writable(out, folder=True)
+    model = export_run(Run.load(run), out)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.weights}")
+
+
+def duplicates(
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A run folder, or an index (.mbx).")],
+    radius: Annotated[int, typer.Option(help="Largest number of bits in which two near-duplicates differ.")],
+    features: OptionalFeatures = None,
+    bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
+    modality: Annotated[
+        Modality, typer.Option("--in", help="Modality whose codes are compared. An index has only one.")
+    ] = "image",
+    out: Annotated[
+        Path | None, typer.Option(help="The .parquet to write. Default: RUN/image-duplicates.parquet and the like.")
+    ] = None,
+) -> None:
+    """Find groups of near-duplicates by their codes.
+
+    Exact, among all pairs: two items are in one group if their codes differ in at most RADIUS bits, directly or through
+    others. Writes group, id, distance to the first item of the group and metadata, and an HTML page of the largest
+    groups with their images and texts next to it.
+    """
+    from multibit.files import require_writable
+    from multibit.pipeline import duplicates_of_run, open_features
+    from multibit.report.duplicates import duplicates_table, write_duplicates_page
+    from multibit.runs import Run, is_run
+    from multibit.search import Index
+    from multibit.search.duplicates import find_duplicates
+
+    of_run = is_run(source)
+    if not of_run and source.suffix != ".mbx":
+        raise DataError("not a run folder or an index (.mbx).", file=source)
+    if not of_run:
+        refuse_unused(ctx, "with an index, which has the codes of one modality", "features", "modality")
+    name = modality if of_run else source.stem
+    target = out or (source if of_run else source.parent) / f"{name}-duplicates.parquet"
+    page = target.with_suffix(".html")
+    require_ending(target, "out", ".parquet")
+    for path in (target, page):
+        require_writable(path, unlike=(source, features))
+    if of_run:
+        loaded = Run.load(source)
+        found = duplicates_of_run(loaded, open_features(loaded, features), modality, radius, bits)
+    else:
+        found = find_duplicates(Index.open(source), radius, bits)
+    show(duplicates_table(found))
+    if radius >= found.found.bits:
+        echo(f"Note: no two codes of {found.found.bits} bits differ in more, so all items are one group.", err=True)
+    found.save(target)
+    echo(f"Wrote {target}: {len(found.ids):,} items in {len(found):,} groups")
+    try:
+        write_duplicates_page(found, str(source), page)
+        echo(f"Wrote {page}: open it in a browser")
+    except MissingExtraError as missing:
+        echo(f"No page: {missing}")

@@ -23,7 +23,7 @@ PRINTED = {
     "search": "pruned lists",
     "serve": "soak: {",
     "startup": "multibit --help",
-    "training": "ratio, median of 1",
+    "training": "medians of 1 rounds",
 }
 NEEDS = {"duplicates": "faiss", "index": "faiss", "search": "faiss", "serve": "fastapi"}
 

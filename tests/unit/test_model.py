@@ -10,6 +10,7 @@ from multibit import HashModel, Split
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_arrays, write_arrays
 from multibit.hashing import code_model as module
+from multibit.hashing.layers import Dropout
 
 SIZES = {"image": 20, "text": 12}
 
@@ -286,3 +287,28 @@ def test_a_failed_save_keeps_the_old_file(failing, tmp_path, monkeypatch):
     assert caught.value.errno == 28
     assert HashModel.load(path).fingerprint() == old.fingerprint()
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (200, 501)])
+def test_dropout_drops_its_share_and_keeps_the_mean(p, shape):
+    torch.manual_seed(0)
+    values = torch.ones(shape, requires_grad=True)
+    dropped = Dropout(p)(values)
+    dropped.sum().backward()
+    factor = 1 / (1 - p) if p < 1 else 0.0
+    assert all(value in (0.0, pytest.approx(factor, rel=1e-4)) for value in dropped.detach().unique().tolist())
+    assert torch.equal(values.grad, dropped.detach())  # the gradient passes where the value does
+    if dropped.numel() > 1000:
+        assert float((dropped == 0).float().mean()) == pytest.approx(p, abs=0.01)
+        assert float((dropped == 0).float().mean(0).std()) < 0.05  # no column is favoured
+
+
+def test_dropout_depends_on_the_seed_and_is_off_outside_training():
+    layer, values = Dropout(0.4), torch.randn(50, 33)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(layer(values))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert layer.eval()(values) is values

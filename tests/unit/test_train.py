@@ -126,6 +126,20 @@ def test_training_beats_chance_clearly_on_planted_data():
     assert result.state.history[-1]["total"] < 0.7 * result.state.history[0]["total"]
 
 
+@pytest.mark.slow
+def test_bfloat16_training_learns_the_same_and_keeps_weights_in_single_precision():
+    pairs = planted(240)
+    training, validation = take(pairs, 0, 180), take(pairs, 180, 240)
+    results = [
+        train(training, validation, dataclasses.replace(SMALL, epochs=15, dropout=0.0, precision=precision))
+        for precision in ("float32", "bfloat16", "bfloat16")
+    ]
+    assert {tensor.dtype for tensor in results[1].model.state_dict().values()} == {torch.float32}
+    assert not same(weights(results[0].model), weights(results[1].model))
+    assert same(weights(results[1].model), weights(results[2].model))
+    assert results[1].state.best_score == pytest.approx(results[0].state.best_score, abs=0.03)
+
+
 def test_the_selection_score_is_the_mean_map_of_both_directions_and_all_lengths():
     pairs = planted(90)
     training, validation = take(pairs, 0, 70), take(pairs, 70, 90)

@@ -18,7 +18,7 @@ from multibit.codes.items import Modality
 from multibit.errors import ConfigError, MissingExtraError
 from multibit.features.sessions import NETWORK, SMALL, WEIGHTS
 from multibit.hashing.code_model import CodeModel
-from multibit.hashing.layers import Columns, UnitRows
+from multibit.hashing.layers import Columns, Dropout, UnitRows
 
 OPSET, IR = 20, 10
 TINY = 1e-12  # as in torch.nn.functional.normalize
@@ -130,6 +130,7 @@ _WRITERS: dict[type[nn.Module], Callable[[_Graph, str, Any], str]] = {
     nn.ReLU: lambda graph, rows, _: graph.add("Relu", rows),
     nn.Tanh: lambda graph, rows, _: graph.add("Tanh", rows),
     nn.Dropout: lambda _, rows, __: rows,
+    Dropout: lambda _, rows, __: rows,
     nn.BatchNorm1d: _batch_norm,
     UnitRows: lambda graph, rows, _: _unit(graph, rows),
     Columns: lambda graph, rows, layer: graph.add("Gather", rows, graph.constant(_array(layer.order)), axis=1),

@@ -8,6 +8,9 @@ from torch.nn import functional
 
 from multibit.hashing.code_model import TokenBatch
 
+DRAWS = 1 << 16
+"""Equally likely values of 16 random bits."""
+
 
 class UnitRows(nn.Module):
     """Rows at unit length."""
@@ -15,6 +18,28 @@ class UnitRows(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """(n, d) -> (n, d)."""
         return functional.normalize(rows, dim=1)
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, which on a CPU draws 16 random bits for each value: five times faster, same distribution.
+
+    The dropped fraction is `p` rounded to a multiple of 2^-16.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> float(Dropout(0.25)(torch.ones(1000, 1000)).mean().round(decimals=2))
+        1.0
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(...) -> (...), unchanged outside training."""
+        dropped = round(self.p * DRAWS)  # of all values of 16 bits
+        if not self.training or not dropped or values.device.type != "cpu" or dropped == DRAWS:
+            return super().forward(values)
+        words = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        draws = words.view(torch.int16)[: values.numel()].view(values.shape)
+        kept = (draws >= dropped - DRAWS // 2).to(values.dtype)
+        return values * (kept * (DRAWS / (DRAWS - dropped)))
 
 
 class Columns(nn.Module):

@@ -12,7 +12,7 @@ from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.errors import ConfigError
 from multibit.hashing.code_model import FIRST_NETWORK, CodeModel, TokenBatch
-from multibit.hashing.layers import scale_rows
+from multibit.hashing.layers import Dropout, scale_rows
 
 
 class HashModel(CodeModel, network=FIRST_NETWORK):
@@ -98,11 +98,11 @@ class Projection(nn.Module):
 
     def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float, input_dropout: float = 0.0) -> None:
         super().__init__()
-        self.drop = nn.Dropout(input_dropout)
+        self.drop = Dropout(input_dropout)
         self.layers = nn.Sequential(
             nn.Linear(inputs, hidden),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden, outputs),
         )
 

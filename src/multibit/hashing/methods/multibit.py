@@ -69,8 +69,10 @@ class MultiBit(Learner):
 
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Rank the batch by every prefix and every block, and follow the teacher."""
-        h_image = self.model(batch.image, "image")  # (b, B_max)
-        h_text = self.model(batch.text, "text")  # (b, B_max)
+        with torch.autocast(batch.image.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            h_image = self.model(batch.image, "image")  # (b, B_max)
+            h_text = self.model(batch.text, "text")  # (b, B_max)
+        h_image, h_text = h_image.float(), h_text.float()  # rankings are compared in single precision
         related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
         parts = self.objective(h_image, h_text, self.targets(batch.rows), related)
         pull = self.targets.pull()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import tomllib
 from pathlib import Path
 
@@ -16,24 +15,19 @@ from PIL import Image
 from multibit import Index, Run
 from multibit.cli import app
 from multibit.features import packaged
+from pages import ROOT, blocks, commands, require_known_options, run_block
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str, text: str = README) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+README = ROOT / "README.md"
 
 
-def commands(script: str) -> list[str]:
-    """Lines of a script that are neither comments nor its frame."""
-    lines = [line.partition("  #")[0].strip() for line in script.splitlines()]
-    return [line for line in lines if line and not line.startswith(("#", "set ", "cd ", "rm "))]
+def work_of(script: str) -> list[list[str]]:
+    """The commands of a script without its frame."""
+    return [words for words in commands(script) if words[0] not in ("set", "cd", "rm")]
 
 
 def run_example(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    exec(compile(blocks("python")[number], str(ROOT / "README.md"), "exec"), {})
+    run_block(README, blocks(README, "python")[number], {})
 
 
 @pytest.mark.slow
@@ -72,28 +66,23 @@ def test_another_method_is_compared_as_printed(
 
 
 def test_the_examples_are_short():
-    assert [len(example.splitlines()) <= 30 for example in blocks("python")] == [True, True]
+    assert [len(example.text.splitlines()) <= 30 for example in blocks(README, "python")] == [True, True]
 
 
 def test_the_full_check_of_the_readme_is_that_of_the_script():
-    check = commands((ROOT / "scripts" / "check.sh").read_text(encoding="utf-8"))
-    assert check[-1].startswith("pytest")
-    assert check in [commands(block) for block in blocks("sh")]
+    check = work_of((ROOT / "scripts" / "check.sh").read_text(encoding="utf-8"))
+    assert check[-1][0] == "pytest"
+    assert check in [work_of(block.text) for block in blocks(README, "sh")]
 
 
 def test_the_gate_is_the_install_line_and_the_check_of_the_readme():
-    gate = commands((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    assert gate in [commands(block) for block in blocks("sh")]
+    gate = work_of((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert gate in [work_of(block.text) for block in blocks(README, "sh")]
 
 
 def test_every_command_of_the_readme_has_a_known_verb_and_known_options():
-    verbs = typer.main.get_command(app).commands
-    for line in "\n".join(blocks("sh")).replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        for start in (at for at, word in enumerate(words) if word == "multibit"):
-            verb, *rest = words[start + 1 :]
-            known = {option for parameter in verbs[verb].params for option in parameter.opts}
-            assert {word for word in rest if word.startswith("-")} <= known, line
+    for block in blocks(README, "sh"):
+        require_known_options(block.text)
 
 
 def test_the_guide_to_serving_has_every_option_with_its_default():

@@ -28,7 +28,7 @@ from multibit.cli import app
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 RUN = ("python", "sh")
-SHOWN = ("text", "json", "http")  # output and formats
+SHOWN = ("text", "json", "yaml")  # output and files
 ADDRESS = "http://127.0.0.1:8080"  # of `multibit serve`
 
 

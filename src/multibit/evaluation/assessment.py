@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from multibit.evaluation.agreement import (
 from multibit.evaluation.cost import Cost
 from multibit.evaluation.health import BitUse, CodeHealth
 from multibit.evaluation.metric import MAP
+from multibit.evaluation.pair_metrics import RealBlock, add_real_pairs
 from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
@@ -89,6 +90,7 @@ def assess(
     warnings: Sequence[str] = (),
     history: Sequence[Mapping[str, float]] = (),
     label_names: Sequence[str] = (),
+    real: tuple[RealBlock, Iterable[RealBlock]] | None = None,
 ) -> Assessment:
     """Complete the measurements of evaluated rankings.
 
@@ -102,12 +104,15 @@ def assess(
             A run with other anchors is only compared, so what the figures of a single run show is left out.
         facts: about the run. warnings: from earlier steps. history: of the training.
         label_names: of the label columns, if known.
+        real: real values of the query items and of the whole database, for their pair recall; where they are known.
     """
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
         anchor = None if anchors is None else anchors[number]
         measured = add_asymmetric(evaluation, each) if _has_relaxed(each) else evaluation
         complete.append(add_resolution(measured, each, references, anchor))
+    if real is not None:
+        complete[0] = add_real_pairs(complete[0], whole, *real)
     query, database, lengths = whole.query, whole.database, whole.lengths
     return Assessment(
         name=complete[0].name,

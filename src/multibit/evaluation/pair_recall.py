@@ -145,24 +145,57 @@ def count_own_by_product(
         >>> count_own_by_product([[1.0, 0.0], [0.6, 0.8]], [[0.8, 0.6], [0.6, 0.8]]).rank()
         array([1., 1.])
     """
-    asked, searched = _values(query), _values(database)
-    if asked.shape[1] != searched.shape[1]:
-        raise DataError(f"values of {asked.shape[1]} and of {searched.shape[1]} dimensions.", field="values")
-    mine = _OwnRows.of(query_items, len(asked), database_items, len(searched))
-    before, tied, own = (np.zeros(len(asked), np.int64) for _ in range(3))
-    for start in range(0, len(asked), QUERIES):
-        block = slice(start, min(start + QUERIES, len(asked)))
-        whole, best = _whole(asked[block]), np.full(block.stop - start, np.inf)
-        for q, values in enumerate(whole):
-            products = _whole(searched[mine.of_query(start + q)]) @ values
+    return ProductCounter(query, database, query_items, database_items).counts()
+
+
+class ProductCounter:
+    """`count_own_by_product` of candidates that arrive some at a time.
+
+    Args:
+        query, database, query_items, database_items: as for `count_own_by_product`. All own counterparts are among
+            these candidates.
+
+    Example:
+        >>> counter = ProductCounter([[1.0, 0.0]], [[0.8, 0.6]])
+        >>> counter.add([[0.9, 0.1], [0.0, 1.0]])
+        >>> counter.counts().rank()
+        array([2.])
+    """
+
+    def __init__(
+        self,
+        query: ArrayLike,
+        database: ArrayLike,
+        query_items: ArrayLike | None = None,
+        database_items: ArrayLike | None = None,
+    ) -> None:
+        asked, searched = _values(query), _values(database)
+        if asked.shape[1] != searched.shape[1]:
+            raise DataError(f"values of {asked.shape[1]} and of {searched.shape[1]} dimensions.", field="values")
+        mine = _OwnRows.of(query_items, len(asked), database_items, len(searched))
+        self._query, self._best = _whole(asked), np.full(len(asked), np.inf)
+        self._before, self._tied, self._own = (np.zeros(len(asked), np.int64) for _ in range(3))
+        for q, values in enumerate(self._query):
+            products = _whole(searched[mine.of_query(q)]) @ values
             if len(products):
-                best[q] = products.max()
-                own[start + q] = np.count_nonzero(products == best[q])
-        for first in range(0, len(searched), ITEMS):
-            products = whole @ _whole(searched[first : first + ITEMS]).T  # (q, n)
-            before[block] += np.count_nonzero(products > best[:, None], axis=1)
-            tied[block] += np.count_nonzero(products == best[:, None], axis=1)
-    return OwnCounts(before, tied, own)
+                self._best[q] = products.max()
+                self._own[q] = np.count_nonzero(products == self._best[q])
+        self.add(searched)
+
+    def add(self, candidates: ArrayLike) -> None:
+        """Count more candidates, of the same dimension."""
+        found = _values(candidates)
+        for first in range(0, len(found), ITEMS):
+            part = _whole(found[first : first + ITEMS]).T
+            for start in range(0, len(self._query), QUERIES):
+                block = slice(start, start + QUERIES)
+                products, best = self._query[block] @ part, self._best[block, None]  # (q, n), (q, 1)
+                self._before[block] += np.count_nonzero(products > best, axis=1)
+                self._tied[block] += np.count_nonzero(products == best, axis=1)
+
+    def counts(self) -> OwnCounts:
+        """The counts so far."""
+        return OwnCounts(self._before.copy(), self._tied.copy(), self._own.copy())
 
 
 def _values(values: ArrayLike) -> NDArray[Any]:

@@ -13,11 +13,12 @@ from multibit.evaluation.cost import Times
 from multibit.evaluation.metric import RESOLUTION
 from multibit.evaluation.protocol import Evaluation
 from multibit.report.study import Study
-from multibit.report.tables import accuracy_table
+from multibit.report.tables import accuracy_table, content_table, pair_tables
 from multibit.table import Cell, Mark, Number, Table, counted, mark_columns
 
 TABLE_FILES = (
-    "accuracy-[0-9]", "resolution-[0-9]", "comparison-[0-9]", "agreement", "quantization", "strata", "bits", "cost",
+    "accuracy-[0-9]", "pair-recall-[0-9]", "pair-recall-comparison", "content", "resolution-[0-9]", "comparison-[0-9]",
+    "agreement", "quantization", "strata", "bits", "cost",
 )  # fmt: skip
 """Patterns of the names that `study_tables` gives, to find the files of an earlier report."""
 
@@ -26,6 +27,11 @@ def study_tables(study: Study) -> dict[str, Table]:
     """All tables by the name of their files. What was not measured has no table."""
     first, runs = study.first, study.runs
     tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    tables |= {f"pair-recall-{i}": table for i, table in enumerate(pair_tables(first.evaluations[0]), start=1)}
+    if study.pairs is not None:
+        tables["pair-recall-comparison"] = study.pairs.table()
+    if (content := content_table(first.evaluations[0])) is not None:
+        tables["content"] = content
     names = [run.name for run in runs]
     for i in range(len(first.evaluations)):
         tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], names)

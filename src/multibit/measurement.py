@@ -24,7 +24,7 @@ from multibit.evaluation.protocol import Evaluation, below_floor, evaluate_ranki
 from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
-from multibit.features.leaks import crossing_duplicates
+from multibit.features.leaks import crossing_duplicates, look_alikes
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
@@ -193,6 +193,7 @@ def assess_run(
             history=read_history(run),
             label_names=run.label_names,
             real=None if anchor is not None else real_blocks(run, store, measured.query, measured.database),
+            look_alikes=None if anchor is not None else look_alikes(store, run.split),
             warnings=[*filter(None, [crossing_duplicates(store, run.split).problem]), *measured.notes, *notes],
         )
 

@@ -27,6 +27,7 @@ from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolut
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import Stratum, no_shared_label
+from multibit.features.leaks import LookAlikes
 from multibit.relation import LabelGraph, RelationTeacher
 from multibit.table import counted
 
@@ -54,6 +55,7 @@ class Assessment:
         warnings: reasons to doubt the numbers, one sentence each.
         history: of the training, a row per epoch, as `runs.read_history` returns it; empty without a model.
         label_names: of the label columns; empty where they are not known.
+        look_alikes: queries with a near-duplicate among other items; None where they were not looked for.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Assessment:
     warnings: list[str]
     history: Sequence[Mapping[str, float]] = ()
     label_names: Sequence[str] = ()
+    look_alikes: LookAlikes | None = None
 
 
 def assess(
@@ -91,6 +94,7 @@ def assess(
     history: Sequence[Mapping[str, float]] = (),
     label_names: Sequence[str] = (),
     real: tuple[RealBlock, Iterable[RealBlock]] | None = None,
+    look_alikes: LookAlikes | None = None,
 ) -> Assessment:
     """Complete the measurements of evaluated rankings.
 
@@ -105,6 +109,7 @@ def assess(
         facts: about the run. warnings: from earlier steps. history: of the training.
         label_names: of the label columns, if known.
         real: real values of the query items and of the whole database, for their pair recall; where they are known.
+        look_alikes: queries with a near-duplicate among other items, if they were looked for.
     """
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
@@ -138,6 +143,7 @@ def assess(
         warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
         history=history,
         label_names=label_names,
+        look_alikes=look_alikes,
     )
 
 

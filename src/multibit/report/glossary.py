@@ -60,6 +60,7 @@ TERMS = (
     Term("p", "Two-sided p value of the paired randomisation test: how often a difference of this size appears if the "
          "runs are exchanged at random."),
     Term("bits", "Code length, or number of bits of a block."),
+    Term("queries", "Number of queries in the mean of this row."),
     Term("run", "Name of the run folder."),
     Term("reference", "The graded relevance: IDF weights shared labels by rarity, label names compares the names by a "
          "text encoder."),

@@ -14,15 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from multibit.codes import MODALITIES, CodedItems
+from multibit.counterparts import real_blocks, text_codes
 from multibit.errors import MismatchError, MultibitError
 from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
 from multibit.evaluation.health import BitUse, bit_use
+from multibit.evaluation.pair_metrics import add_pair_recall
 from multibit.evaluation.protocol import Evaluation, below_floor, evaluate_rankings
 from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
-from multibit.features.leaks import crossing_duplicates
+from multibit.features.leaks import crossing_duplicates, look_alikes
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
@@ -119,6 +121,9 @@ def measure(
                 name=run.name, fingerprints=fingerprints,
             )
         )  # fmt: skip
+    several = len(store.text) > len(store)
+    texts = (text_codes(run, store, split.query), text_codes(run, store, split.database)) if several else None
+    evaluations[0] = add_pair_recall(evaluations[0], rankings[0], texts)
     notes += filter(None, map(below_floor, evaluations))
     bits = bit_use(rankings[0], run.model.blocks)
     return MeasuredRun(tuple(rankings), tuple(evaluations), bits, run, query, database, tuple(notes))
@@ -187,6 +192,8 @@ def assess_run(
             facts=_facts(run),
             history=read_history(run),
             label_names=run.label_names,
+            real=None if anchor is not None else real_blocks(run, store, measured.query, measured.database),
+            look_alikes=None if anchor is not None else look_alikes(store, run.split),
             warnings=[*filter(None, [crossing_duplicates(store, run.split).problem]), *measured.notes, *notes],
         )
 
@@ -303,7 +310,9 @@ def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = Non
     """
     own = {key: (file.query, file.database) for key, file in sets.files.items()}
     rankings = Rankings(sets.query, sets.database, sets.lengths, depth=depth, own=own)
-    evaluation = evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name)
+    evaluation = add_pair_recall(
+        evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name), rankings
+    )
     return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), sets)
 
 

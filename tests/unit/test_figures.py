@@ -14,6 +14,7 @@ from PIL import Image
 
 from assessed import assessed_runs
 from multibit.evaluation.metric import MAP
+from multibit.report import run_figures
 from multibit.report import study_figures as module
 from multibit.report.study import Study
 from multibit.report.svg import as_svg
@@ -222,7 +223,7 @@ def test_labels_have_their_names_and_an_empty_graph_is_explained(runs):
 
 
 def test_many_labels_are_cut_to_those_of_the_largest_degree(runs, monkeypatch):
-    monkeypatch.setattr(module, "MOST_NAMES", 3)
+    monkeypatch.setattr(run_figures, "MOST_NAMES", 3)
     study = Study.of(runs[:1])
     assert np.asarray(module.draw_study(study)["label-graph"].axes[0].get_images()[0].get_array()).shape == (3, 3)
     (caption,) = (each.caption(study) for each in module.FIGURES if each.name == "label-graph")

@@ -9,7 +9,7 @@ from PIL import Image, ImageFilter
 from multibit import FeatureStore, PairedDataset, Split
 from multibit.data.checking import are_near_duplicates
 from multibit.features import Recipe, leaks
-from multibit.features.leaks import crossing_duplicates
+from multibit.features.leaks import crossing_duplicates, look_alikes
 
 ITEMS = 12
 SPLIT = Split([0, 1, 2, 3], [4], [5, 6, 7, 8], [0, 1, 2, 3, 4, 9, 10, 11], None)
@@ -71,3 +71,19 @@ def test_a_sample_bounds_the_images_that_are_read(photos, monkeypatch):
 def test_a_split_that_keeps_them_together_is_clean(photos):
     together = Split([0, 5, 2, 7], [4, 6], [1, 3, 8], [0, 5, 2, 7, 4, 6, 9], None)
     assert crossing_duplicates(store_of(photos, features_of(photos)), together).problem == ""
+
+
+@pytest.mark.parametrize("sample", [2, 100])
+def test_look_alikes_in_training_and_in_the_database_are_told_apart(photos, sample):
+    split = Split([0, 1], [4], [5, 6, 7, 8], [0, 1, 2, 3, 4, 9, 10, 11], None)
+    found = look_alikes(store_of(photos, features_of(photos)), split, sample)
+    compared = set(found.compared.tolist())
+    assert len(compared) == min(sample, 4)
+    assert (set(found.training.tolist()), set(found.database.tolist())) == ({0, 1} & compared, {2} & compared)
+
+
+def test_without_images_look_alikes_have_equal_features():
+    found = look_alikes(store_of([None] * ITEMS, features_of(None)), SPLIT)
+    assert (found.training.tolist(), found.database.tolist(), found.any) == ([2], [], True)
+    alone = Split([0], [], [8], [0, 9], None)
+    assert not look_alikes(store_of([None] * ITEMS, features_of(None)), alone).any

@@ -11,9 +11,11 @@ from multibit.evaluation.metric import (
     INVERSION,
     MAP,
     MAP_TIE_AVERAGED,
+    MEDIAN_RANK,
     METRICS,
     NDCG,
     NO_RELEVANT_ITEM,
+    PAIR_RECALL,
     PRECISION,
     RESOLUTION,
     TAU_B,
@@ -47,6 +49,9 @@ def test_parse_is_the_inverse_of_str(metric):
         (NDCG, "NDCG@100"),
         (NDCG.under("IDF"), "NDCG@100 IDF"),
         (NDCG.at(10).under("label names"), "NDCG@10 label names"),
+        (PAIR_RECALL, "R@10"),
+        (PAIR_RECALL.at(1).under("shared features database"), "R@1 shared features database"),
+        (MEDIAN_RANK.under("database"), "median rank database"),
         (TAU_B.under("label names"), "tau-b label names"),
     ],
 )
@@ -67,8 +72,8 @@ def test_all_metrics_have_different_names():
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
-def test_only_collisions_and_inversions_are_better_when_smaller():
-    assert [metric for metric in METRICS if not metric.larger_is_better] == [COLLISION, INVERSION]
+def test_ranks_collisions_and_inversions_are_better_when_smaller():
+    assert [metric for metric in METRICS if not metric.larger_is_better] == [MEDIAN_RANK, COLLISION, INVERSION]
     assert COLLISION.under("IDF").larger_is_better is INVERSION.at(5).larger_is_better is False
 
 
@@ -92,3 +97,14 @@ def test_the_values_of_an_evaluation_are_found_by_equal_metrics():
     values = {(NDCG.under("IDF"), "i2t", 16): np.ones(3)}
     assert (Metric("NDCG", 100, "IDF"), "i2t", 16) in values
     assert (Metric("NDCG", 10, "IDF"), "i2t", 16) not in values
+
+
+def test_ranks_are_summarised_by_their_median_and_shares_by_their_mean():
+    values = np.array([1.0, 2.0, 9.0, np.nan])
+    assert (MEDIAN_RANK.summary(values), PAIR_RECALL.summary(values)) == (2.0, 4.0)
+    assert np.isnan(MEDIAN_RANK.summary(np.array([np.nan])))
+    assert (str(MEDIAN_RANK.shown(1234.5)), str(MAP.shown(0.125)), str(MAP.shown(0.01, "+"))) == (
+        "1,234.5",
+        "12.50",
+        "+1.00",
+    )

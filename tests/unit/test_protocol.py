@@ -8,8 +8,9 @@ import pytest
 from multibit.codes import Codes
 from multibit.codes.items import DIRECTIONS, CodedItems
 from multibit.errors import ConfigError, DataError
-from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES, PRECISION
+from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES, PAIRS, PRECISION
 from multibit.evaluation.metrics import average_precision, precision_at, precision_recall
+from multibit.evaluation.pair_metrics import WITH_DATABASE, pair_metrics
 from multibit.evaluation.protocol import evaluate, popularity_floor, random_floor, selection_score
 
 LENGTHS = (4, 8, 12)
@@ -62,7 +63,7 @@ def test_each_direction_has_queries_of_one_modality_and_a_database_of_the_other(
         np.testing.assert_array_equal(curve.recall, expected.recall)
         assert evaluation.mean(MAP, direction, bits) == pytest.approx(stable.mean())
         assert evaluation.of("mAP", direction, bits) is evaluation.values[MAP, direction, bits]
-    assert len(evaluation.values) == 4 * 2 * 3
+    assert len(evaluation.values) == (4 + 2 * len(PAIRS)) * 2 * 3
     assert len(evaluation.curves) == 2 * 3
 
 
@@ -85,6 +86,7 @@ def test_a_rank_cutoff_adds_two_metrics(query, database, training, at):
     np.testing.assert_array_equal(evaluation.values[MAP, "t2i", 8], average_precision(*arguments, bits=8))
     assert {metric for metric, _, _ in evaluation.values} == {
         MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES, MAP.at(at), PRECISION.at(at),
+        *PAIRS, *pair_metrics(WITH_DATABASE),
     }  # fmt: skip
 
 
@@ -153,7 +155,7 @@ def test_the_result_is_plain_json_without_nan(partly_undefined, training):
     assert (read["protocol"], read["queries"], read["database"]) == ("unseen items", 5, 50)
     assert read["queries_without_relevant_item"] == 2
     assert read["floors"] == {name: evaluation.floor(name) for name in ("random", "popularity")}
-    assert len(read["means"]) == 6 * 2 * 3
+    assert len(read["means"]) == (6 + 2 * len(PAIRS)) * 2 * 3
     for mean in read["means"]:
         assert mean["value"] == evaluation.mean(mean["metric"], mean["direction"], mean["bits"])
     assert [(curve["direction"], curve["bits"]) for curve in read["curves"]] == list(evaluation.curves)

@@ -18,6 +18,7 @@ from multibit.evaluation.health import CodeHealth
 from multibit.evaluation.metric import MAP, RESOLUTION
 from multibit.evaluation.protocol import Evaluation
 from multibit.evaluation.strata import Stratum
+from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study
 from multibit.report.study_tables import TABLE_FILES, study_tables
 from multibit.table import Number
@@ -325,3 +326,13 @@ def test_every_number_is_a_number():
 def test_every_table_has_a_file_pattern():
     names = tables_of(assessment(), assessment("theirs"))
     assert [name for name in names if not any(fnmatch.fnmatch(name, each) for each in TABLE_FILES)] == []
+
+
+def test_look_alikes_are_left_out_and_counted():
+    alike = LookAlikes(np.arange(2), np.array([0]), np.array([0], np.int64))
+    table = study_tables(Study.of([assessment(look_alikes=alike)]))["look-alikes"]
+    numbers = [tuple(cell.value for cell in row[1:]) for row in table.rows]
+    with_all, without = (2, 37.5, 37.5), (1, 50.0, 50.0)  # AP of the two queries: .25 and .5
+    assert numbers == [with_all] * 2 + [without] * 4 + [with_all] * 2 + [without] * 4
+    nothing = LookAlikes(np.arange(2), np.arange(0), np.arange(0))
+    assert "look-alikes" not in study_tables(Study.of([assessment(look_alikes=nothing)]))

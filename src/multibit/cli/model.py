@@ -393,19 +393,24 @@ def _next_to(path: Path, name: str) -> Path:
 def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Comparison]:
     """Print the accuracy of the first run, compared with the others under each protocol, and warnings about all."""
     from multibit.evaluation.comparison import compare
-    from multibit.report.tables import accuracy_table
+    from multibit.report.tables import accuracy_table, pair_tables
 
     first, *others = measured
     protocols = zip(*(each.evaluations for each in measured), strict=True)
     comparisons = [compare(*each) for each in protocols] if others else []
-    for table in [*map(accuracy_table, first.evaluations), *(comparison.table() for comparison in comparisons)]:
+    tables = [*map(accuracy_table, first.evaluations), *pair_tables(first.evaluations[0])]
+    for table in [*tables, *(comparison.table() for comparison in comparisons)]:
         if markdown:
             echo(table.markdown() + "\n")
         else:
             show(table)
-    for each in measured:
-        for warning in (*each.bits.warnings, *getattr(each, "notes", ())):
-            echo(f"Warning: {each.evaluations[0].name}: {warning}", err=True)
+    warnings = [
+        f"Warning: {each.evaluations[0].name}: {warning}"
+        for each in measured
+        for warning in (*each.bits.warnings, *getattr(each, "notes", ()))
+    ]
+    for warning in dict.fromkeys(warnings):  # a run compared with itself has the same ones
+        echo(warning, err=True)
     return comparisons
 
 

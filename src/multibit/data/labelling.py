@@ -130,7 +130,7 @@ def label_from_texts(
         raise DataError(
             f"no text contains any of the {len(names)} labels.",
             field="texts",
-            hint="Use another `vocabulary`, or decrease `min_share`.",
+            hint="Use another `vocabulary`.",
         )
     return relabel(dataset, found, names)
 
@@ -138,12 +138,28 @@ def label_from_texts(
 def _by_frequent_words(
     dataset: PairedDataset, min_share: float, max_share: float, count: int
 ) -> tuple[list[set[str]], list[str]]:
-    """Labels of each item, and all labels, from a vocabulary that is built."""
+    """Labels of each item, and all labels, from a vocabulary that is built.
+
+    Raises:
+        DataError: no word occurs in so many items; names the share that excludes all words.
+    """
     items = [
         [Run([_singular(word) for word in run.words], run.article) for run in _runs(texts)]
         for texts in tracked(dataset.texts, "Reading texts", "items")
     ]
     names = set(_vocabulary(items, min_share * len(items), max_share * len(items), count))
+    if not names:
+        in_many = bool(_vocabulary(items, min_share * len(items), len(items), count))
+        in_few = bool(_vocabulary(items, 0, max_share * len(items), count))
+        hints = [
+            *(["increase `max_share`"] if in_many else []), *(["decrease `min_share`"] if in_few else []),
+            "give a `vocabulary`",
+        ]  # fmt: skip
+        raise DataError(
+            f"no noun occurs in {min_share:.1%} to {max_share:.1%} of the {len(items):,} items, and in 2 or more.",
+            field="texts",
+            hint=f"{', or '.join(hints).capitalize()}.",
+        )
     return [_phrases(runs) & names for runs in items], sorted(names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +22,12 @@ from multibit.evaluation.agreement import (
 from multibit.evaluation.cost import Cost
 from multibit.evaluation.health import BitUse, CodeHealth
 from multibit.evaluation.metric import MAP
+from multibit.evaluation.pair_metrics import RealBlock, add_real_pairs
 from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.strata import Stratum, no_shared_label
+from multibit.features.leaks import LookAlikes
 from multibit.relation import LabelGraph, RelationTeacher
 from multibit.table import counted
 
@@ -53,6 +55,7 @@ class Assessment:
         warnings: reasons to doubt the numbers, one sentence each.
         history: of the training, a row per epoch, as `runs.read_history` returns it; empty without a model.
         label_names: of the label columns; empty where they are not known.
+        look_alikes: queries with a near-duplicate among other items; None where they were not looked for.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Assessment:
     warnings: list[str]
     history: Sequence[Mapping[str, float]] = ()
     label_names: Sequence[str] = ()
+    look_alikes: LookAlikes | None = None
 
 
 def assess(
@@ -89,6 +93,8 @@ def assess(
     warnings: Sequence[str] = (),
     history: Sequence[Mapping[str, float]] = (),
     label_names: Sequence[str] = (),
+    real: tuple[RealBlock, Iterable[RealBlock]] | None = None,
+    look_alikes: LookAlikes | None = None,
 ) -> Assessment:
     """Complete the measurements of evaluated rankings.
 
@@ -102,12 +108,16 @@ def assess(
             A run with other anchors is only compared, so what the figures of a single run show is left out.
         facts: about the run. warnings: from earlier steps. history: of the training.
         label_names: of the label columns, if known.
+        real: real values of the query items and of the whole database, for their pair recall; where they are known.
+        look_alikes: queries with a near-duplicate among other items, if they were looked for.
     """
     whole, complete = rankings[0], []
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
         anchor = None if anchors is None else anchors[number]
         measured = add_asymmetric(evaluation, each) if _has_relaxed(each) else evaluation
         complete.append(add_resolution(measured, each, references, anchor))
+    if real is not None:
+        complete[0] = add_real_pairs(complete[0], whole, *real)
     query, database, lengths = whole.query, whole.database, whole.lengths
     return Assessment(
         name=complete[0].name,
@@ -133,6 +143,7 @@ def assess(
         warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
         history=history,
         label_names=label_names,
+        look_alikes=look_alikes,
     )
 
 

@@ -165,19 +165,20 @@ class Comparison:
                 marks |= {(len(rows) + row, 3): mark for (row, _), mark in found.items()}
                 for name, mean in zip(self.names, means, strict=True):
                     difference = self.differences.get((name, direction, bits))
-                    cells: tuple[Cell, ...] = ("",) * 6 if difference is None else _cells(difference, larger)
-                    rows.append((DIRECTION_NAMES[direction], Number(bits, "d"), name, percent(mean), *cells))
+                    cells: tuple[Cell, ...] = ("",) * 6 if difference is None else _cells(difference, self.metric)
+                    rows.append((DIRECTION_NAMES[direction], Number(bits, "d"), name, self.metric.shown(mean), *cells))
         first, shares = self.names[0], ("improved", "tied", "degraded")
         header = ("", "bits", "run", str(self.metric), f"{first} minus it", "95 % interval", *shares, "p")
-        title = f"{first} compared with other runs, {self.evaluations[0].protocol}"
+        title = f"{first} compared with other runs in {self.metric}, {self.evaluations[0].protocol}"
         return Table(title, header, tuple(rows), self._note(), marks)
 
     def _note(self) -> str:
         sizes = {len(difference.values) for difference in self.differences.values()}
         low, high = min(sizes), max(sizes)
         paired = counted(low, "query", "queries") if low == high else f"{low:,} to {high:,} queries"
+        unit = ": median, and mean difference" if self.metric.is_rank else " in percent"
         return (
-            f"{self.metric} in percent. Paired over the {paired} that are defined in both runs: randomisation test "
+            f"{self.metric}{unit}. Paired over the {paired} that are defined in both runs: randomisation test "
             f"(* p < {SIGNIFICANT}), bootstrap interval of the mean difference, share of queries in percent that "
             f"{self.names[0]} improves, ties or degrades."
         )
@@ -279,12 +280,12 @@ def distinct(names: Sequence[str]) -> list[str]:
     return out
 
 
-def _cells(difference: Difference, larger_is_better: bool) -> tuple[Cell, ...]:
+def _cells(difference: Difference, metric: Metric) -> tuple[Cell, ...]:
     star = "*" if difference.p < SIGNIFICANT else ""
     shares = difference.improved, difference.tied, difference.degraded
     return (
-        percent(difference.mean, "+.2f", star),
-        f"{percent(difference.low, '+.2f')} to {percent(difference.high, '+.2f')}",
-        *(percent(share, ".1f") for share in (shares if larger_is_better else shares[::-1])),
+        metric.shown(difference.mean, "+", star),
+        f"{metric.shown(difference.low, '+')} to {metric.shown(difference.high, '+')}",
+        *(percent(share, ".1f") for share in (shares if metric.larger_is_better else shares[::-1])),
         Number(difference.p, ".4f"),
     )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from multibit.arrays import FloatArray
 from multibit.errors import ConfigError
+from multibit.table import Number, percent
 
 NO_RELEVANT_ITEM = "no item of the database shares a label with the query"
 _REST = re.compile(r"(?:@(?P<cutoff>[1-9]\d*))?(?: (?P<reference>.+))?")  # after the name
@@ -17,8 +21,10 @@ class Metric:
 
     Attributes:
         name: such as "mAP". cutoff: last rank; None for the whole database.
-        reference: name of the graded relevance; "" for binary relevance by shared labels.
+        reference: name of the graded relevance; "" for binary relevance by shared labels. Of pair recall, what is
+            ranked and among which items; "" for codes among the query items.
         larger_is_better: direction of improvement.
+        is_rank: values are ranks, summarised by their median; all others are shares, summarised by their mean.
         undefined: when a query has no value; its value is then NaN and left out of every mean.
 
     Example:
@@ -30,6 +36,7 @@ class Metric:
     cutoff: int | None = None
     reference: str = ""
     larger_is_better: bool = field(default=True, compare=False, repr=False)
+    is_rank: bool = field(default=False, compare=False, repr=False)
     undefined: str = field(default=NO_RELEVANT_ITEM, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -43,6 +50,17 @@ class Metric:
     def under(self, reference: str) -> Metric:
         """The same metric against a graded relevance."""
         return replace(self, reference=reference)
+
+    def summary(self, values: FloatArray) -> float:
+        """Mean, or of ranks the median, of the defined values; NaN if there are none."""
+        defined = values[~np.isnan(values)]
+        if not len(defined):
+            return float("nan")
+        return float(np.median(defined) if self.is_rank else defined.mean())
+
+    def shown(self, value: float, sign: str = "", suffix: str = "") -> Number:
+        """A value as tables print it: shares in percent, ranks as they are."""
+        return Number(value, f"{sign},.1f", suffix) if self.is_rank else percent(value, f"{sign}.2f", suffix)
 
     @classmethod
     def parse(cls, text: str) -> Metric:
@@ -86,11 +104,22 @@ COLLISION = Metric("collision", larger_is_better=False, undefined="no pair of th
 INVERSION = Metric("inversion", larger_is_better=False, undefined="no pair of the pool differs in relevance")
 """Share of pairs of different relevance in the wrong order."""
 
+NO_COUNTERPART = "no candidate belongs to the item of the query"
+PAIR_RECALL = Metric("R", cutoff=10, undefined=NO_COUNTERPART)
+"""Whether an own counterpart is among the first ranks, as the exact mean over all orders of equal distances."""
+
+MEDIAN_RANK = Metric("median rank", larger_is_better=False, is_rank=True, undefined=NO_COUNTERPART)
+"""Expected rank of the first own counterpart over all orders of equal distances; the median over the queries."""
+
+PAIRS = (PAIR_RECALL.at(1), PAIR_RECALL.at(5), PAIR_RECALL, MEDIAN_RANK)
+"""The metrics of the own counterpart, each measured among the query items and among the database too."""
+
 RESOLUTION = (NDCG, TAU_B, COLLISION, INVERSION)
 """The metrics of relevance resolution, each measured under a reference."""
 
 METRICS = (
-    MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES, MAP_ASYMMETRIC, PRECISION, *RESOLUTION,
+    MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES, MAP_ASYMMETRIC, PRECISION, PAIR_RECALL, MEDIAN_RANK,
+    *RESOLUTION,
 )  # fmt: skip
 """All metrics."""
 

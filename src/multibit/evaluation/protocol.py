@@ -38,11 +38,12 @@ from multibit.evaluation.metrics import (
     precision_of,
     precision_recall_of,
 )
+from multibit.evaluation.pair_metrics import add_pair_recall
 from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_sets, pools_of_sets
 from multibit.progress import track
-from multibit.table import Cell, Table, percent
+from multibit.table import Cell, Table
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
@@ -61,7 +62,7 @@ class Evaluation:
         queries, database: number of items.
         values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. The metrics are mAP under its
             four tie rules; with a rank cutoff also mAP and precision at it; for each graded relevance NDCG@100, tau-b,
-            collision and inversion; with relaxed queries the asymmetric mAP.
+            collision and inversion; with relaxed queries the asymmetric mAP; pair recall where it was added.
         floors: name -> (Q,) average precision of an untrained ranking, the same in both directions.
         curves: (direction, bits) -> precision-recall points by Hamming radius.
         name: of the run, for tables. fingerprints: of "run", "data" and "split", as far as known.
@@ -97,13 +98,15 @@ class Evaluation:
         rows: list[tuple[Cell, ...]] = [
             (
                 f"{DIRECTION_NAMES[direction]}, {metric}",
-                *(percent(self.mean(metric, direction, bits)) for bits in self.lengths),
+                *(metric.shown(self.mean(metric, direction, bits)) for bits in self.lengths),
             )
             for metric in self.metrics
             for direction in DIRECTIONS
         ]
         header = ("", *(f"{bits} bits" for bits in self.lengths))
-        return Table(f"{self.name}, {self.protocol}", header, tuple(rows), "In percent.")._repr_html_()
+        return Table(
+            f"{self.name}, {self.protocol}", header, tuple(rows), "In percent, ranks as they are."
+        )._repr_html_()
 
     @property
     def undefined(self) -> int:
@@ -117,8 +120,8 @@ class Evaluation:
 
     @property
     def references(self) -> list[str]:
-        """Names of the graded relevances, in order."""
-        return list(dict.fromkeys(metric.reference for metric in self.metrics if metric.reference))
+        """Names of the graded relevances of the resolution metrics, in order."""
+        return list(dict.fromkeys(metric.reference for metric in self.metrics if metric.name == TAU_B.name))
 
     def of(self, metric: Metric | str, direction: Direction, bits: int) -> FloatArray:
         """(Q,) values of a metric, NaN where undefined.
@@ -138,12 +141,12 @@ class Evaluation:
         return self.values[key]
 
     def mean(self, metric: Metric | str, direction: Direction, bits: int) -> float:
-        """Mean over the queries for which the metric is defined; NaN if there are none.
+        """Mean, or of ranks the median, over the queries for which the metric is defined; NaN if there are none.
 
         Raises:
             ConfigError: not measured; the message lists what was measured.
         """
-        return mean_of(self.of(metric, direction, bits))
+        return as_metric(metric).summary(self.of(metric, direction, bits))
 
     def mean_of_directions(self, metric: Metric | str, bits: int) -> float:
         """Mean of the two directions' means."""
@@ -205,6 +208,8 @@ def evaluate(
 ) -> Evaluation:
     """Rank the database for every query in both directions at every length, and compute the metrics.
 
+    Row i of the images and row i of the texts are the same item: each is the own counterpart of the other.
+
     Args:
         query, database: coded items, with codes at least as long as the longest length.
         lengths: prefix lengths.
@@ -224,6 +229,7 @@ def evaluate(
     measured = evaluate_rankings(
         rankings, training_labels=training_labels, protocol=protocol, at=at, name=name, fingerprints=fingerprints
     )
+    measured = add_pair_recall(measured, rankings)
     return add_resolution(measured, rankings, graded, anchor) if graded else measured
 
 

@@ -1,4 +1,4 @@
-"""The compiled inner loop of the ranking metrics; see `codes.kernels` for the shapes.
+"""The compiled inner loops of the ranking metrics; see `codes.kernels` for the shapes.
 
 V is the number of 64-bit words of a label set.
 """
@@ -73,3 +73,32 @@ def ranking_counts(first: int, last: int, scan: Any, query_labels: Any, labels: 
                     if rank[distance] <= cutoffs[a]:
                         out.precision_sum[a, q] += found[distance] / rank[distance]
                         out.hits[a, q] += 1
+
+
+@compiled
+def own_counts(
+    first: int, last: int, scan: Any, rows: Any, starts: Any, stops: Any, before: Any, tied: Any, own: Any
+) -> None:
+    """Counts around the nearest of each query's own rows; nothing is written where it has none.
+
+    Args:
+        rows: (N,) int64, the rows of query q from starts[q] to stops[q] - 1. before, tied, own: (Q,) int64, rows nearer
+            than the nearest own one, rows at its distance, and own ones among them.
+    """
+    distances = np.empty(scan.planes.shape[1] // scan.views, np.uint16)
+    for q in range(first, last):
+        if starts[q] == stops[q]:
+            continue
+        all_distances_of(scan, q, distances)
+        best, count = np.uint16(0xFFFF), 0
+        for place in range(starts[q], stops[q]):
+            distance = distances[rows[place]]
+            if distance < best:
+                best, count = distance, 0
+            if distance == best:
+                count += 1
+        nearer, equal = 0, 0
+        for distance in distances:
+            nearer += distance < best
+            equal += distance == best
+        before[q], tied[q], own[q] = nearer, equal, count

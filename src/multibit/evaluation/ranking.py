@@ -48,6 +48,7 @@ class Ranking:
         query: Q codes. database: N codes. query_labels: (Q, C). database_labels: (N, C).
         bits: prefix length. depth: last rank of the precision curve; 0 for none.
         words: the labels packed by `pack_both_labels`, where rankings share them.
+        counterparts: Q codes of the query items in the modality of the database; None where they are not known.
     """
 
     query: Codes
@@ -56,8 +57,8 @@ class Ranking:
     database_labels: np.ndarray
     bits: int
     depth: int = DEPTH
-
     words: LabelWords | None = None
+    counterparts: Codes | None = None
 
     @cached_property
     def _words(self) -> LabelWords:
@@ -145,7 +146,8 @@ class Rankings(Mapping[Key, Ranking]):
                 if tuple(map(len, sides)) != (len(query), len(database)):
                     raise DataError(f"own codes of {sides}, for {query} and {database}.", field=f"{direction}, {bits}")
                 codes = sides[0].codes(asked), sides[1].codes(searched)
-                self._rankings[direction, bits] = Ranking(*codes, *labels, bits, depth, words)
+                own_codes = sides[0].codes(searched)
+                self._rankings[direction, bits] = Ranking(*codes, *labels, bits, depth, words, own_codes)
         for _, ranking in sorted(self.items(), key=lambda each: -each[0][1]):  # the longest length is named first
             ranking.query.check_length(ranking.bits)
             ranking.database.check_length(ranking.bits)

@@ -19,6 +19,9 @@ from multibit.table import counted
 SAMPLE = 200
 """Queries whose images are compared: decoding all images of a large data set would take longer than its training."""
 
+COMPARED = 2_000
+"""Queries whose images are compared for a report."""
+
 BLOCK = 16_384
 """Rows of features in memory at a time."""
 
@@ -76,6 +79,58 @@ def crossing_duplicates(store: FeatureStore, split: Split) -> Crossing:
             near += are_near_duplicates(*pair)
             advance()
     return Crossing(len(split.query), identical, len(pairs), near)
+
+
+@dataclass(frozen=True, eq=False)
+class LookAlikes:
+    """Queries that have a look-alike among the items that a model saw or that are searched.
+
+    Attributes:
+        compared: places of the compared queries among all, ascending. training: those of them with a look-alike among
+            the training and validation items. database: with one among the other items of the database.
+    """
+
+    compared: Rows
+    training: Rows
+    database: Rows
+
+    def __repr__(self) -> str:
+        return f"LookAlikes({len(self.training)} and {len(self.database)} of {len(self.compared)} queries)"
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(len(self.training) or len(self.database))
+
+
+def look_alikes(store: FeatureStore, split: Split, sample: int = COMPARED) -> LookAlikes:
+    """Look for queries with a look-alike: equal image features, or a near-duplicate image.
+
+    The image of a query is compared with that of the item whose image features are the most similar.
+
+    Args:
+        store: the features. split: of its rows. sample: number of queries to compare at most, drawn with a fixed seed.
+    """
+    seen = np.concatenate([split.train, split.validation])
+    places = np.sort(np.random.default_rng(0).permutation(len(split.query))[:sample])
+    rows = split.query[places]
+    training, database = (places[_alike(store, rows, among)] for among in (seen, np.setdiff1d(split.database, seen)))
+    return LookAlikes(places, training, database)
+
+
+def _alike(store: FeatureStore, rows: Rows, among: Rows) -> NDArray[np.bool_]:
+    """Whether each row has a look-alike among others."""
+    found = np.zeros(len(rows), np.bool_)
+    if not len(among):
+        return found
+    images = store.dataset.images
+    with track("Looking for look-alikes", len(rows), "queries") as advance:
+        for place, (mine, theirs) in enumerate(zip(rows, _nearest(store, rows, among), strict=True)):
+            first, second = images[mine], images[theirs]
+            same = np.array_equal(store.image[[mine]], store.image[[theirs]])
+            found[place] = same or (first is not None and second is not None and are_near_duplicates(first, second))
+            advance()
+    return found
 
 
 def _nearest(store: FeatureStore, rows: Rows, among: Rows) -> Rows:

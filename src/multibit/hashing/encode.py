@@ -120,14 +120,14 @@ def part_at(model: Coder, relaxed: NDArray[np.float32], bits: int | None = None)
     return part if layout.views == 1 else part.reshape(len(part), layout.views, -1)
 
 
-def shared_features(model: CodeModel, pairs: Pairs, modality: Modality) -> NDArray[np.float32] | None:
-    """(n, d) real-valued feature of items that both modalities share, before the code; None for a model without one."""
+def shared_features(model: CodeModel, features: NDArray[np.float32], modality: Modality) -> NDArray[np.float32] | None:
+    """(n, d_m) features -> (n, d) real values that both modalities share, before the code; None without any."""
     import torch  # slow to import
 
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        found = model.embed(torch.from_numpy(pairs.features(modality)).to(model.device), modality)
+        found = model.embed(torch.from_numpy(features).to(model.device), modality)
     model.train(was_training)
     return None if found is None else found.cpu().numpy()
 

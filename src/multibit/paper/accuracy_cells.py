@@ -124,7 +124,7 @@ def real_features(r: Reproduction, seed: int) -> dict[str, dict[str, dict[Modali
     """
     run, pairs = r.run("multibit", seed), {side: r.pairs(side) for side in ("query", "database")}
     shared = {
-        side: {modality: shared_features(run.model, each, modality) for modality in MODALITIES}
+        side: {modality: shared_features(run.model, each.features(modality), modality) for modality in MODALITIES}
         for side, each in pairs.items()
     }
     found: dict[str, dict[str, dict[Modality, Any]]] = {f"{FLOAT}shared feature of MultiBit": shared}

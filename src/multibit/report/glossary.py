@@ -40,23 +40,33 @@ TERMS = (
     Term("mAP tie-averaged", "mAP as the exact mean over all orders of items at the same distance.", "higher"),
     Term("mAP asymmetric", "mAP when the query keeps its real values and only the database is binary.", "higher"),
     Term("precision", "Share of relevant items among the first ranks, in percent.", "higher"),
+    Term("R", "Pair recall, in percent: how often the own counterpart of a query (the text of an image, the image of a "
+         "text) is among the first 1, 5 or 10 ranks, as the exact mean over all orders of equal distances. Of several "
+         "texts any counts. Among the query items, and among all items.", "higher"),
+    Term("median rank", "Rank of the own counterpart, expected over all orders of equal distances; the median over the "
+         "queries.", "lower"),
+    Term("relaxed", "Ranked by the codes before their sign: what binarisation loses."),
+    Term("shared features", "Ranked by the real values that both networks map to: the ceiling of their codes."),
+    Term("encoder features", "Ranked by the features of the joint encoder, without any training."),
     Term("floor", "mAP of a ranking that learned nothing: what any method must exceed."),
-    Term("gain", "Mean AP of this run minus that of the other, in points, the mean of both directions, query by query.",
+    Term("gain", "Mean of this run minus that of the other, in points, the mean of both directions, query by query.",
          "higher"),
-    Term("minus it", "Mean over the queries of AP of the first run minus AP of the run in this row, in points; a star "
-         "marks p < 0.05.", "higher"),
+    Term("minus it", "Mean over the queries of the first run's value minus that of the run in this row, in points; a "
+         "star marks p < 0.05.", "higher"),
     Term("95 % interval", "Bootstrap interval of the mean difference over queries: without 0, the sign is certain."),
-    Term("improved", "Share of queries, in percent, where the first run has the larger AP.", "higher"),
-    Term("tied", "Share of queries, in percent, where both runs have the same AP."),
-    Term("degraded", "Share of queries, in percent, where the first run has the smaller AP.", "lower"),
+    Term("improved", "Share of queries, in percent, where the first run has the better value.", "higher"),
+    Term("tied", "Share of queries, in percent, where both runs have the same value."),
+    Term("degraded", "Share of queries, in percent, where the first run has the worse value.", "lower"),
     Term("p", "Two-sided p value of the paired randomisation test: how often a difference of this size appears if the "
          "runs are exchanged at random."),
     Term("bits", "Code length, or number of bits of a block."),
+    Term("queries", "Number of queries in the mean of this row."),
     Term("run", "Name of the run folder."),
     Term("reference", "The graded relevance: IDF weights shared labels by rarity, label names compares the names by a "
          "text encoder."),
     Term("NDCG", "Normalised discounted cumulative gain of the first 100 ranks against a graded relevance: whether the "
-         "most relevant items come first.", "higher"),
+         "most relevant items come first. Under labels x content relevance is the IDF-weighted number of shared labels "
+         "times the mean cosine of the image and the text features, centred, at least 0.", "higher"),
     Term("tau-b soft/binary", "Kendall's tau-b between the rankings by real values and by binary codes: what "
          "binarisation keeps.", "higher"),
     Term("mean tau-b", "Mean of tau-b over all pairs of code lengths.", "higher"),

@@ -1,13 +1,14 @@
-"""The finding of a study in a few numbers: mean mAP at each length, and the gain over the compared runs."""
+"""The finding of a study in a few numbers: mean mAP and pair recall by length, and the gain over the compared runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multibit.evaluation.comparison import SIGNIFICANT, Difference
-from multibit.evaluation.metric import MAP
+from multibit.evaluation.comparison import SIGNIFICANT, Comparison, Difference
+from multibit.evaluation.metric import MAP, PAIR_RECALL, Metric
+from multibit.evaluation.protocol import Evaluation
 from multibit.report.study import Study
-from multibit.table import Number, percent
+from multibit.table import Number, counted, percent
 
 
 @dataclass(frozen=True)
@@ -25,30 +26,42 @@ class Gain:
 
 @dataclass(frozen=True)
 class Finding:
-    """The headline of one protocol.
+    """The headline of one protocol, or of pair recall.
 
     Attributes:
-        protocol: human-readable. means: per length, mAP in percent, mean of both directions.
+        metric: "mAP" or "R@10". protocol: human-readable. means: per length, in percent, mean of both directions.
         gains: over each other run.
     """
 
+    metric: str
     protocol: str
     means: tuple[Number, ...]
     gains: tuple[Gain, ...]
 
 
 def findings(study: Study) -> list[Finding]:
-    """The headline of each protocol."""
-    found = []
-    for number, evaluation in enumerate(study.first.evaluations):
-        means = tuple(percent(evaluation.mean_of_directions(MAP, bits), ".1f") for bits in evaluation.lengths)
-        comparison = study.comparisons[number] if study.comparisons else None
-        gains = tuple(
-            Gain(run.name, tuple(_cell(comparison.overall[name, bits]) for bits in evaluation.lengths))
-            for run, name in zip(study.runs[1:], comparison.names[1:], strict=True)
-        ) if comparison else ()  # fmt: skip
-        found.append(Finding(evaluation.protocol, means, gains))
+    """The headline of each protocol, and of pair recall where it was measured."""
+    evaluations = study.first.evaluations
+    found = [
+        _finding(study, evaluation, MAP, evaluation.protocol, study.comparisons[i] if study.comparisons else None)
+        for i, evaluation in enumerate(evaluations)
+    ]
+    if PAIR_RECALL in evaluations[0].metrics:
+        found.append(_finding(study, evaluations[0], PAIR_RECALL, _among(evaluations[0]), study.pairs))
     return found
+
+
+def _finding(study: Study, evaluation: Evaluation, metric: Metric, what: str, comparison: Comparison | None) -> Finding:
+    means = tuple(percent(evaluation.mean_of_directions(metric, bits), ".1f") for bits in evaluation.lengths)
+    gains = tuple(
+        Gain(run.name, tuple(_cell(comparison.overall[name, bits]) for bits in evaluation.lengths))
+        for run, name in zip(study.runs[1:], comparison.names[1:], strict=True)
+    ) if comparison else ()  # fmt: skip
+    return Finding(str(metric), what, means, gains)
+
+
+def _among(evaluation: Evaluation) -> str:
+    return f"own counterpart among the {counted(evaluation.queries, 'query item', 'query items')}"
 
 
 def sentence(study: Study) -> str:
@@ -60,11 +73,14 @@ def sentence(study: Study) -> str:
         for evaluation in first.evaluations
     ]
     text = f"Mean mAP at {bits} bits: {', '.join(parts)}."
+    whole = first.evaluations[0]
+    if PAIR_RECALL in whole.metrics:
+        text += f" {PAIR_RECALL}: {100 * whole.mean_of_directions(PAIR_RECALL, bits):.1f} %, {_among(whole)}."
     for run in others:
         name = study.comparisons[0].names[1 + others.index(run)]
         each = study.comparisons[0].overall[name, bits]
         verdict = {"better": "better than", "worse": "worse than", "": "not certainly different from"}[_verdict(each)]
-        text += f" {verdict.capitalize()} {run.name}: {_interval(each)}."
+        text += f" {verdict.capitalize()} {run.name} in mAP: {_interval(each)}."
     return text
 
 

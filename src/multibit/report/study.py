@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison, compare, distinct, require_comparable
+from multibit.evaluation.metric import PAIR_RECALL
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,10 +17,12 @@ class Study:
     Attributes:
         runs: the reported run first; their names differ.
         comparisons: the mAP of the first run compared with the others, one per protocol; empty for a single run.
+        pairs: their R@10 compared; None for a single run, or where one of them has none.
     """
 
     runs: tuple[Assessment, ...]
     comparisons: tuple[Comparison, ...]
+    pairs: Comparison | None = None
 
     @classmethod
     def of(cls, runs: Sequence[Assessment], comparisons: Sequence[Comparison] = ()) -> Study:
@@ -39,7 +42,10 @@ class Study:
                 require_comparable(mine, theirs, (first.name, other.name))
         protocols = range(len(first.evaluations) if others and not comparisons else 0)
         made = [compare(*(run.evaluations[i] for run in named), names=names) for i in protocols]
-        return cls(named, tuple(comparisons) or tuple(made))
+        whole = [run.evaluations[0] for run in named]
+        both = bool(others) and all(PAIR_RECALL in evaluation.metrics for evaluation in whole)
+        pairs = compare(*whole, names=names, metric=PAIR_RECALL) if both else None
+        return cls(named, tuple(comparisons) or tuple(made), pairs)
 
     @property
     def first(self) -> Assessment:

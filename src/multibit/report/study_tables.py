@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from multibit.arrays import mean_of
-from multibit.codes.items import DIRECTION_NAMES, MODALITIES, length_near
+from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES, length_near
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Times
-from multibit.evaluation.metric import RESOLUTION
+from multibit.evaluation.metric import MAP, RESOLUTION
 from multibit.evaluation.protocol import Evaluation
+from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study
-from multibit.report.tables import accuracy_table
-from multibit.table import Cell, Mark, Number, Table, counted, mark_columns
+from multibit.report.tables import accuracy_table, content_table, pair_tables
+from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, percent
 
 TABLE_FILES = (
-    "accuracy-[0-9]", "resolution-[0-9]", "comparison-[0-9]", "agreement", "quantization", "strata", "bits", "cost",
+    "accuracy-[0-9]", "pair-recall-[0-9]", "pair-recall-comparison", "content", "look-alikes", "resolution-[0-9]",
+    "comparison-[0-9]", "agreement", "quantization", "strata", "bits", "cost",
 )  # fmt: skip
 """Patterns of the names that `study_tables` gives, to find the files of an earlier report."""
 
@@ -26,6 +28,13 @@ def study_tables(study: Study) -> dict[str, Table]:
     """All tables by the name of their files. What was not measured has no table."""
     first, runs = study.first, study.runs
     tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    tables |= {f"pair-recall-{i}": table for i, table in enumerate(pair_tables(first.evaluations[0]), start=1)}
+    if study.pairs is not None:
+        tables["pair-recall-comparison"] = study.pairs.table()
+    if (content := content_table(first.evaluations[0])) is not None:
+        tables["content"] = content
+    if first.look_alikes is not None and first.look_alikes.any:
+        tables["look-alikes"] = _look_alikes(first, first.look_alikes)
     names = [run.name for run in runs]
     for i in range(len(first.evaluations)):
         tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], names)
@@ -41,6 +50,32 @@ def study_tables(study: Study) -> dict[str, Table]:
     if any(run.cost for run in runs):
         tables["cost"] = _cost(runs)
     return tables
+
+
+def _look_alikes(run: Assessment, found: LookAlikes) -> Table:
+    """MAP with and without the queries that have a look-alike elsewhere."""
+    left_out = {
+        "all compared": found.compared[:0],
+        "without look-alikes in training": found.training,
+        "without look-alikes in training or database": np.union1d(found.training, found.database),
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for evaluation in run.evaluations:
+        for name, rejected in left_out.items():
+            kept = np.setdiff1d(found.compared, rejected)
+            for direction in DIRECTIONS:
+                means = [mean_of(evaluation.of(MAP, direction, bits)[kept]) for bits in evaluation.lengths]
+                label = f"{evaluation.protocol}: {name}, {DIRECTION_NAMES[direction]}"
+                rows.append((label, Number(len(kept), ","), *map(percent, means)))
+    header = ("", "queries", *(f"{bits} bits" for bits in run.evaluations[0].lengths))
+    total = run.evaluations[0].queries
+    part = "" if len(found.compared) == total else f" Compared: {len(found.compared):,} of {total:,} queries."
+    note = (
+        f"mAP in percent. {counted(len(found.training), 'query has', 'queries have')} a look-alike (equal image "
+        f"features or a near-duplicate image) among the training and validation items, {len(found.database):,} among the other "
+        f"items of the database.{part} A split by the groups of near-duplicates keeps look-alikes on one side."
+    )
+    return Table("With and without look-alikes", header, tuple(rows), note)
 
 
 def _resolution(evaluations: Sequence[Evaluation], names: Sequence[str]) -> Table:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.config import Config
-from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, PRECISION
+from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, NDCG, PRECISION
+from multibit.evaluation.pair_metrics import (
+    CONTENT,
+    WITH_DATABASE,
+    compared_queries,
+    pair_metrics,
+    real_values_of,
+)
 from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, Evaluation
 from multibit.hashing.methods import METHODS
 from multibit.relation import TEACHERS
-from multibit.table import Cell, Table, counted, percent
+from multibit.table import Cell, Number, Table, counted, percent
 
 ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name)
 """Names of the metrics of the accuracy table, at any cutoff."""
@@ -36,6 +43,63 @@ def accuracy_table(evaluation: Evaluation) -> Table:
         rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
     header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), _accuracy_note(evaluation))
+
+
+def pair_tables(evaluation: Evaluation) -> list[Table]:
+    """Recall and median rank of the own counterpart: among the query items, and among the database too.
+
+    Empty where it was not measured.
+    """
+    tables, names = [], ["", *real_values_of(evaluation)]
+    items = counted(evaluation.queries, "query item", "query items")
+    whole = counted(evaluation.queries + evaluation.database, "item", "items")
+    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
+    for among, candidates in (("", f"the {items}"), (WITH_DATABASE, f"all {whole}")):
+        rows: list[tuple[Cell, ...]] = [
+            (
+                f"{DIRECTION_NAMES[direction]}, {metric.under(name)}",
+                *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
+            )
+            for name in names
+            for metric in pair_metrics(f"{name} {among}".strip())
+            if metric in evaluation.metrics
+            for direction in DIRECTIONS
+        ]
+        if rows:
+            note = _pair_note(evaluation, bool(names[1:]))
+            tables.append(Table(f"Pair recall, among {candidates}", header, tuple(rows), note))
+    return tables
+
+
+def _pair_note(evaluation: Evaluation, with_real_values: bool) -> str:
+    note = "R in percent: the own counterpart of a query, not an item that shares a label; ties averaged."
+    if with_real_values and (sample := _sample(evaluation)):
+        note += f" Real values: {sample}."
+    return note
+
+
+def _sample(evaluation: Evaluation) -> str:
+    """The queries whose real values were ranked; empty for all."""
+    compared = compared_queries(evaluation.queries, evaluation.database)
+    return f"the first {compared:,} queries" if compared < evaluation.queries else ""
+
+
+def content_table(evaluation: Evaluation) -> Table | None:
+    """NDCG under labels and content; None where it was not measured."""
+    metric = NDCG.under(CONTENT)
+    if metric not in evaluation.metrics:
+        return None
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{DIRECTION_NAMES[direction]}, {metric}",
+            *(Number(evaluation.mean(metric, direction, bits), ".3f") for bits in evaluation.lengths),
+        )
+        for direction in DIRECTIONS
+    ]
+    sample = _sample(evaluation)
+    note = f"Relevance is IDF-weighted shared labels times the cosine of the features{sample and '; '}{sample}."
+    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
+    return Table(f"Labels and content, {evaluation.protocol}", header, tuple(rows), note)
 
 
 def _accuracy_note(evaluation: Evaluation) -> str:

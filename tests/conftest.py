@@ -12,8 +12,10 @@ import torch
 from hypothesis import settings
 
 from commands import TINY, Letters, Words, done
-from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, measurement
+from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, extract_features, measurement
+from multibit.data.sample import load_sample
 from multibit.features import base, export, packaged, portable, sessions
+from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.recipe import Recipe
 from multibit.features.tokens import Tokens
 from multibit.files import fingerprint
@@ -168,6 +170,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("run", "other", "plain"):
             done("index", folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def packaged_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on 60 items of the sample by the packaged encoders, with its index and portable model.
+
+    Its features are next to it. Copy it before changing it.
+    """
+    folder = tmp_path_factory.mktemp("packaged")
+    data = load_sample().take(np.arange(0, 600, 10))
+    image = load_image_encoder("efficientnet-lite0", runtime="onnxruntime")
+    text = load_text_encoder("all-minilm-l6-v2", runtime="onnxruntime")
+    extract_features(data, image, text, folder / "features")
+    done("train", folder / "features", "--out", folder / "run", *TINY)
+    done("index", folder / "run")
+    return folder / "run"
 
 
 @pytest.fixture(scope="session")

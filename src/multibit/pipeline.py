@@ -20,6 +20,7 @@ from multibit.codes import MODALITIES, Codes, Modality
 from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
+from multibit.data.huggingface import write_huggingface
 from multibit.data.images import open_image
 from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
@@ -33,7 +34,8 @@ from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.columns import IdColumn
 from multibit.search.duplicates import Duplicates
-from multibit.search.exchange import save_mat
+from multibit.search.exchange import SEVERAL, save_mat
+from multibit.search.items import items_of
 from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
@@ -217,6 +219,56 @@ def write_codes(
             bits=length,
             model=run.record.model,
         )
+
+
+def write_run_items(run: AnyRun, folder: Path | str, bits: int | None = None) -> tuple[int, int]:
+    """Write the items that a run was trained on, with the codes of both modalities, for the `datasets` library.
+
+    The columns of the codes are `image_code` and `text_code`; see `multibit.data.huggingface.write_huggingface`.
+
+    Args:
+        run: with one code per item, and with features. folder: must not exist. bits: prefix length; the full one when
+            None.
+
+    Returns:
+        The code length and the number of items.
+
+    Raises:
+        DataError: several codes per item, `bits` longer than the codes, or as `open_features` and `write_huggingface`.
+    """
+    require_one_view(run, "A data set")
+    length = run.model.bits if bits is None else bits
+    run.model.layout.serving(length)  # refuses longer codes before the encoding
+    store = open_features(run)
+    coded = encode_store(run.model, store).at(length)
+    codes = {f"{modality}_code": coded.codes(modality).prefix(length).to_bytes() for modality in MODALITIES}
+    description = f"Codes of {length} bits of model {run.record.model}, as packed by numpy.packbits."
+    write_huggingface(store.dataset, folder, codes=codes, description=description)
+    return length, len(store)
+
+
+def write_index_items(index: Index, folder: Path | str, bits: int | None = None) -> tuple[int, int]:
+    """Write the items of an index, with their codes (`code`) and fields, for the `datasets` library.
+
+    Args:
+        index: not empty, with one code per item. folder, bits: as for `write_run_items`.
+
+    Returns:
+        The code length and the number of items.
+
+    Raises:
+        DataError: an empty index, several codes per item, `bits` longer than the codes, or as `write_huggingface`.
+    """
+    codes = index.codes
+    if codes is None:
+        raise DataError("the index is empty, so it cannot be exported.", file=index.path)
+    codes.require_one_view("A data set", SEVERAL)
+    length = codes.check_length(bits)
+    dataset, fields = items_of(index, (index.path or Path()).parent)
+    description = f"{index.modality} codes of {length} bits of model {index.model}, as packed by numpy.packbits."
+    packed = {"code": codes.prefix(length).to_bytes()}
+    write_huggingface(dataset, folder, codes=packed, fields=fields, description=description)
+    return length, len(index)
 
 
 # Indices

@@ -21,7 +21,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "evaluate": model.evaluate,
     "index": indices.index,
     "merge": indices.merge,
-    "export": indices.export,
+    "export": publish.export,
     "search": search.search,
     "duplicates": indices.duplicates,
     "serve": serve.serve,

@@ -14,7 +14,6 @@ from multibit.portable.card import model_card
 from multibit.portable.export import has_packaged_encoders, write_config, write_networks
 from multibit.portable.model import NETWORKS
 from multibit.search import Index
-from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX
 
 if TYPE_CHECKING:
@@ -99,9 +98,7 @@ def _write_indices(run: Run, source: Path, target: Path) -> None:
         index = Index.load(file)
         index.require_model(run.record.model)
         assert index.codes is not None  # an empty index is never saved
-        kept = [field for field in index.fields if field != IMAGE]
-        columns = {field: column for field, column in index.payloads.columns.items() if field in kept}
-        metadata = Metadata(len(index), columns, {field: index.payloads.kinds[field] for field in kept})
+        metadata = index.payloads.only([field for field in index.fields if field != IMAGE])
         published = Index(index.model, index.engine_name, index.modality)
         published.add(index.ids, index.codes, metadata)
         published.save(target / file.name)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from commands import TINY, Letters, Words, done
+from commands import TINY, Distinct, Letters, Words, done
 from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, extract_features, measurement
 from multibit.data.sample import load_sample
 from multibit.features import base, export, packaged, portable, sessions
@@ -201,6 +201,13 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoders of `made`, known by name."""
     register_letters(monkeypatch)
+
+
+@pytest.fixture
+def distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoders of `made`, but with another code for each text."""
+    register_letters(monkeypatch)
+    monkeypatch.setitem(packaged.TEXT_ENCODERS, "letters", lambda _: Distinct())
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,14 @@ class Letters:
         return 0
 
 
+class Distinct(Letters):
+    """Passes for `Letters`, with a random vector for each text, so that different texts have different codes."""
+
+    def encode(self, items):
+        draws = [np.random.default_rng(list(bytes(str(item), "utf-8"))) for item in items]
+        return np.stack([draw.normal(size=self.recipe.dimension) for draw in draws])
+
+
 def cli(*arguments):
     """The program in this process, as its script runs it: exit code, standard output, standard error."""
     out, err, code = io.StringIO(), io.StringIO(), 0

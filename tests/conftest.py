@@ -11,9 +11,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-from commands import TINY, Letters, Words, done
-from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, measurement
+from commands import TINY, Distinct, Letters, Words, done
+from multibit import Config, FeatureStore, PairedDataset, Pairs, Run, Split, extract_features, measurement
+from multibit.data.sample import load_sample
 from multibit.features import base, export, packaged, portable, sessions
+from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.recipe import Recipe
 from multibit.features.tokens import Tokens
 from multibit.files import fingerprint
@@ -171,6 +173,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def packaged_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on 60 items of the sample by the packaged encoders, with its index and portable model.
+
+    Its features are next to it. Copy it before changing it.
+    """
+    folder = tmp_path_factory.mktemp("packaged")
+    data = load_sample().take(np.arange(0, 600, 10))
+    image = load_image_encoder("efficientnet-lite0", runtime="onnxruntime")
+    text = load_text_encoder("all-minilm-l6-v2", runtime="onnxruntime")
+    extract_features(data, image, text, folder / "features")
+    done("train", folder / "features", "--out", folder / "run", *TINY)
+    done("index", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run with images and an index, as `serving.make_run` makes it. Copy the index before changing it."""
     serving = pytest.importorskip("serving", exc_type=ImportError)
@@ -183,6 +201,13 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoders of `made`, known by name."""
     register_letters(monkeypatch)
+
+
+@pytest.fixture
+def distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoders of `made`, but with another code for each text."""
+    register_letters(monkeypatch)
+    monkeypatch.setitem(packaged.TEXT_ENCODERS, "letters", lambda _: Distinct())
 
 
 @pytest.fixture(scope="session")

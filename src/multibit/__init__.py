@@ -12,7 +12,7 @@ features    extract_features, load_image_encoder, load_text_encoder, ImageFuncti
 relation    RelationTeacher, allocate_bits
 training    train, select, METHODS, Config, HashModel, Run, read_history, open_features
 codes       encode, encode_store, CodedItems, Codes, hamming_distances, near_duplicates
-search      Index, build_indices, encode_text, encode_image, find_duplicates, open_run, export_run, PortableModel
+search      Index, build_indices, encode_text, encode_image, find_duplicates, open_run, export_run, pull, PortableModel
 evaluation  evaluate, evaluate_run, Evaluation, Metric, compare, save_evaluations, load_evaluations,
             mean_average_precision, average_precision, precision_at, precision_recall, mean_of
 errors      MultibitError, DataError, ConfigError, FormatError, MismatchError, BusyError, MissingExtraError

@@ -43,6 +43,7 @@ from .hashing.methods import METHODS as METHODS
 from .hashing.model import HashModel as HashModel
 from .hashing.select import select as select
 from .hashing.train import train as train
+from .hub import pull as pull
 from .measurement import evaluate_run as evaluate_run
 from .pipeline import build_indices as build_indices
 from .pipeline import encode_image as encode_image

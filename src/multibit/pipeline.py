@@ -20,6 +20,7 @@ from multibit.codes import MODALITIES, Codes, Modality
 from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
+from multibit.data.huggingface import write_huggingface
 from multibit.data.images import open_image
 from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
@@ -33,7 +34,8 @@ from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.columns import IdColumn
 from multibit.search.duplicates import Duplicates
-from multibit.search.exchange import save_mat
+from multibit.search.exchange import SEVERAL, save_mat
+from multibit.search.items import items_of
 from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
@@ -219,6 +221,56 @@ def write_codes(
         )
 
 
+def write_run_items(run: AnyRun, folder: Path | str, bits: int | None = None) -> tuple[int, int]:
+    """Write the items that a run was trained on, with the codes of both modalities, for the `datasets` library.
+
+    The columns of the codes are `image_code` and `text_code`; see `multibit.data.huggingface.write_huggingface`.
+
+    Args:
+        run: with one code per item, and with features. folder: must not exist. bits: prefix length; the full one when
+            None.
+
+    Returns:
+        The code length and the number of items.
+
+    Raises:
+        DataError: several codes per item, `bits` longer than the codes, or as `open_features` and `write_huggingface`.
+    """
+    require_one_view(run, "A data set")
+    length = run.model.bits if bits is None else bits
+    run.model.layout.serving(length)  # refuses longer codes before the encoding
+    store = open_features(run)
+    coded = encode_store(run.model, store).at(length)
+    codes = {f"{modality}_code": coded.codes(modality).prefix(length).to_bytes() for modality in MODALITIES}
+    description = f"Codes of {length} bits of model {run.record.model}, as packed by numpy.packbits."
+    write_huggingface(store.dataset, folder, codes=codes, description=description)
+    return length, len(store)
+
+
+def write_index_items(index: Index, folder: Path | str, bits: int | None = None) -> tuple[int, int]:
+    """Write the items of an index, with their codes (`code`) and fields, for the `datasets` library.
+
+    Args:
+        index: not empty, with one code per item. folder, bits: as for `write_run_items`.
+
+    Returns:
+        The code length and the number of items.
+
+    Raises:
+        DataError: an empty index, several codes per item, `bits` longer than the codes, or as `write_huggingface`.
+    """
+    codes = index.codes
+    if codes is None:
+        raise DataError("the index is empty, so it cannot be exported.", file=index.path)
+    codes.require_one_view("A data set", SEVERAL)
+    length = codes.check_length(bits)
+    dataset, fields = items_of(index, (index.path or Path()).parent)
+    description = f"{index.modality} codes of {length} bits of model {index.model}, as packed by numpy.packbits."
+    packed = {"code": codes.prefix(length).to_bytes()}
+    write_huggingface(dataset, folder, codes=packed, fields=fields, description=description)
+    return length, len(index)
+
+
 # Indices
 
 
@@ -366,6 +418,21 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
     encoder = _text_encoder(run, download)
     _note_unread(encoder, text)
     return _code(run, encoder, [text], "text", bits)
+
+
+def encode_texts(run: AnyRun, texts: Sequence[str], *, download: bool = False) -> NDArray[np.float32]:
+    """Relaxed codes (n, B) of texts that are to be stored, by the text encoder of the run's features.
+
+    Args:
+        run: with one nested code. texts: any, an empty one included. download: as for `encode_text`.
+
+    Raises:
+        DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
+    """
+    encoder = _text_encoder(run, download)
+    size = encoder.batch_size
+    blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
+    return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])
 
 
 def _note_unread(encoder: TextEncoder, text: str) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
+import shutil
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import torch
 
+from multibit import hub
 from multibit.config import MAX_BITS, Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
@@ -23,6 +24,8 @@ from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
+from multibit.machine import versions_here
+from multibit.portable.publish import write_published
 from multibit.relation import RelationTeacher, load_teacher
 
 KIND, VERSION = "run", 1
@@ -295,6 +298,98 @@ class Run:
             if is_wrong:
                 raise FormatError("does not fit the model and the split.", file=path, field=name, hint=_MODIFIED)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        id_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+    ) -> Run:
+        """Open a published run: a folder, or `user/name` on the Hugging Face Hub.
+
+        Args:
+            id_or_path, revision, token, cache_dir, local_files_only, force_download: as for `multibit.pull`.
+
+        Raises:
+            DataError, FormatError, MissingExtraError: as `multibit.pull` and `load`.
+        """
+        return cls.load(
+            hub.pull(
+                id_or_path, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only,
+                force_download=force_download,
+            )
+        )  # fmt: skip
+
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        *,
+        name: str | None = None,
+        license: str | None = None,
+        encoders: bool | None = None,
+        index: Path | str | None = None,
+    ) -> None:
+        """Write a folder to publish: the run without local paths, its networks in ONNX, and a model card.
+
+        Args:
+            folder: does not exist yet, or is empty. name: in the card; that of the folder when None.
+            license: identifier for the card, such as apache-2.0; left out when None.
+            encoders: with the encoders in ONNX. None: only packaged ones, others are named.
+            index: folder of the indices to publish, with ids, texts, labels and fields, but without paths of images.
+
+        Raises:
+            DataError: `folder` has files, the recipe names a local path, or there is no index. ConfigError: not an
+                identifier of a license, or encoders that cannot be exported. MismatchError: an index of another model.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError("exists and is not an empty folder.", file=folder, hint="Choose another folder.")
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            for file in (self.folder / each for each in RUN_FILES if each != "run.json"):
+                if file.exists():
+                    shutil.copyfile(file, temporary / file.name)
+            replace(self.record, features=None).write(temporary / "run.json")
+            write_published(
+                self, temporary, name=name or folder.name, license=license, encoders=encoders,
+                index=None if index is None else Path(index),
+            )  # fmt: skip
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        commit_message: str = "Upload a multibit run",
+        token: str | bool | None = None,
+        create_pr: bool = False,
+        license: str | None = None,
+        encoders: bool | None = None,
+        index: Path | str | None = None,
+    ) -> str:
+        """Publish the run on the Hugging Face Hub and return the address of the commit or pull request.
+
+        Args:
+            repo_id: `user/name`, created if needed.
+            private, commit_message, token, create_pr: as for every model of the Hub.
+            license, encoders, index: as for `save_pretrained`.
+
+        Raises:
+            ConfigError: not such a name, or the Hub refuses it, or there is no connection. MissingExtraError:
+                huggingface_hub is not installed. DataError, MismatchError: as `save_pretrained`.
+        """
+        hub.require_repository(repo_id)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "run"
+            self.save_pretrained(folder, name=repo_id, license=license, encoders=encoders, index=index)
+            return hub.upload(
+                folder, repo_id, private=private, commit_message=commit_message, token=token, create_pr=create_pr
+            )
+
 
 def finished_before(folder: Path | str, store: FeatureStore, split: Split, config: Settings, method: str) -> bool:
     """Whether a folder holds the finished run that a training would write again."""
@@ -307,11 +402,7 @@ def finished_before(folder: Path | str, store: FeatureStore, split: Split, confi
 
 def describe_code(run: Run) -> str:
     """How the codes of a run serve its lengths, human-readable."""
-    lengths, layout = ", ".join(map(str, run.lengths)), run.model.layout
-    if layout.nested and layout.views == 1:
-        return f"{run.model.bits} bits, trained at {lengths}"
-    codes = f"{layout.views} codes" if layout.views > 1 else "one code"
-    return f"{codes} for each length, {lengths} bits; {layout.stored} bits stored per image or text"
+    return run.model.layout.describe(run.lengths)
 
 
 def read_history(run: Run) -> list[dict[str, float]]:
@@ -405,13 +496,6 @@ def remove_states(folder: Path) -> None:
     """Remove the training states of a finished run."""
     for path in state_files(folder / STATE_FILE):
         path.unlink(missing_ok=True)
-
-
-def versions_here() -> dict[str, str]:
-    """Versions of the libraries that a training depends on, of Python, and the processor."""
-    libraries = ("multibit", "torch", "numpy", "scipy", "numba", "safetensors")
-    found = {name: version(name) for name in libraries}
-    return {**found, "python": platform.python_version(), "processor": platform.machine()}
 
 
 def require_same_split(first: Run, other: Run) -> None:

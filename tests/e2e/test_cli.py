@@ -40,7 +40,7 @@ from multibit.search.engines import ENGINES
 GOLDEN = Path(__file__).parent / "golden"
 VERBS = (
     "demo", "import", "label", "check", "features", "select", "train", "encode", "evaluate", "index", "merge", "export",
-    "search", "duplicates", "serve", "methods", "reproduce", "info",
+    "search", "duplicates", "serve", "push", "methods", "reproduce", "info",
 )  # fmt: skip
 COLOURS = {
     "rot": (200, 30, 30),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import TINY, done, refused
+from commands import done, refused
 from multibit import FeatureStore, Run, Split
 from multibit.codes import Codes
 from multibit.data.images import open_image
@@ -179,14 +179,8 @@ def test_extraction_is_byte_identical_and_is_resumed_with_its_runtime(sides, tmp
 
 
 @pytest.fixture(scope="module")
-def run(sides, tmp_path_factory) -> Path:
-    """A run on 60 items of the sample, with its index and its portable model."""
-    folder = tmp_path_factory.mktemp("portable")
-    data = load_sample().take(np.arange(0, 600, 10))
-    extract_features(data, sides["image"][1], sides["text"][1], folder / "features")
-    done("train", folder / "features", "--out", folder / "run", *TINY)
-    done("index", folder / "run")
-    return folder / "run"
+def run(packaged_run) -> Path:
+    return packaged_run
 
 
 def test_a_new_run_gets_a_portable_model_without_copies_of_the_encoders(run):
@@ -231,9 +225,9 @@ def test_an_exported_model_is_complete_and_needs_no_run(run, tmp_path, monkeypat
     out = done("export", run, "--out", tmp_path / "model")
     assert "MB" in out
     names = {str(file.relative_to(tmp_path / "model")) for file in (tmp_path / "model").rglob("*") if file.is_file()}
-    sides = {f"{part}/{modality}/{name}" for part in ("encoders", "heads") for modality in ("image", "text")
+    sides = {f"onnx/{part}/{modality}/{name}" for part in ("encoders", "heads") for modality in ("image", "text")
              for name in ("network.onnx", "network.onnx.data")}  # fmt: skip
-    about = {"encoders/image/encoder.json", "encoders/text/encoder.json", "encoders/text/tokenizer.json"}
+    about = {f"onnx/encoders/{name}" for name in ("image/encoder.json", "text/encoder.json", "text/tokenizer.json")}
     assert names == {"config.json", "README.md", *sides, *about}
     expected = open_run(run).model.encode_texts(TEXTS)
     search = ["a red flower", "--index", run / "index", "--json"]
@@ -242,6 +236,10 @@ def test_an_exported_model_is_complete_and_needs_no_run(run, tmp_path, monkeypat
     assert PortableModel.open(tmp_path / "model").encode_texts(TEXTS) == pytest.approx(expected, abs=CLOSE)
     assert done("search", tmp_path / "model", *search) == hits
     refused("export", run, "--out", tmp_path / "model")
+    for part in (tmp_path / "model" / "onnx").iterdir():  # as in folders of earlier versions
+        part.rename(tmp_path / "model" / part.name)
+    (tmp_path / "model" / "onnx").rmdir()
+    assert done("search", tmp_path / "model", *search) == hits
 
 
 def test_a_portable_model_of_another_run_is_refused(run, tmp_path):

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from multibit.cli import about, data, indices, model, paper, search, serve
+from multibit.cli import about, data, indices, model, paper, publish, search, serve
 from multibit.cli.app import Verb, app, stop_on_sigterm
 from multibit.cli.options import EngineName, Kind
 
@@ -21,10 +21,11 @@ VERBS: dict[str, Callable[..., None]] = {
     "evaluate": model.evaluate,
     "index": indices.index,
     "merge": indices.merge,
-    "export": indices.export,
+    "export": publish.export,
     "search": search.search,
     "duplicates": indices.duplicates,
     "serve": serve.serve,
+    "push": publish.push,
     "methods": paper.methods,
     "reproduce": paper.reproduce,
     "info": about.info,

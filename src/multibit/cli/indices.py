@@ -1,4 +1,4 @@
-"""The verbs about indices: build, change, join, export, and find near-duplicates."""
+"""The verbs about indices: build, change, join, and find near-duplicates."""
 
 from __future__ import annotations
 
@@ -133,58 +133,6 @@ def merge(
     merged = Index.merge(indices, [str(part) for part in parts])
     merged.save(out)
     echo(f"Wrote {out}: {len(merged):,} items")
-
-
-def export(
-    ctx: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="An index (.mbx), or a run.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="File for an index: .parquet (everything), .npy (packed codes) or .faiss. New folder for a run."
-        ),
-    ],
-    bits: Annotated[int | None, typer.Option(help="Code length of an index. Default: the full length.")] = None,
-) -> None:
-    """Export an index, or a run as a portable model.
-
-    A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
-    """
-    if (source / "run.json").exists():
-        refuse_unused(ctx, "for a run, whose codes have all lengths", "bits")
-        if out.suffix in (".parquet", ".npy", ".faiss"):
-            raise DataError(
-                f"a run is exported to a new folder; {out.suffix} is for an index.",
-                file=source,
-                hint=f"Name an index of it, such as {source / 'index' / 'image.mbx'}.",
-            )
-        _export_run(source, out)
-        return
-    from multibit.files import require_writable
-    from multibit.folders import only_writer_of
-    from multibit.search import Index
-    from multibit.search.exchange import export_codes, export_index
-
-    require_writable(out, unlike=(source,))
-    ctx.with_resource(only_writer_of(out))
-    found = Index.load(source)
-    assert found.codes is not None  # an empty index is never saved
-    if out.suffix == ".parquet":
-        export_index(found, out, bits)
-    else:
-        export_codes(found.codes, out, bits)
-    echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
-
-
-def _export_run(run: Path, out: Path) -> None:
-    from multibit.files import require_writable
-    from multibit.portable.export import export_run
-    from multibit.runs import Run
-
-    require_writable(out, folder=True)
-    model = export_run(Run.load(run), out)
-    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.weights}")
 
 
 def duplicates(

@@ -39,6 +39,9 @@ Runtime = StrEnum("Runtime", "torch onnxruntime")
 Cluster = StrEnum("Cluster", "local ray")
 """Where features and codes are computed."""
 
+Target = StrEnum("Target", "portable huggingface sentence-transformers")
+"""What `export` writes to a folder."""
+
 Items = StrEnum("Items", "all database")
 """Items to index."""
 

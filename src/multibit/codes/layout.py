@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,19 @@ class Layout:
         chosen = self.serving(bits)
         start = 0 if self.nested else sum(length for length in self.lengths if length < chosen)
         return slice(self.views * start, self.views * (start + chosen))
+
+    def describe(self, lengths: Sequence[int]) -> str:
+        """How the codes serve some lengths, human-readable.
+
+        Example:
+            >>> Layout((32,)).describe([16, 32])
+            '32 bits, trained at 16, 32'
+        """
+        named = ", ".join(map(str, lengths))
+        if self.nested and self.views == 1:
+            return f"{self.longest} bits, trained at {named}"
+        codes = f"{self.views} codes" if self.views > 1 else "one code"
+        return f"{codes} for each length, {named} bits; {self.stored} bits stored per image or text"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

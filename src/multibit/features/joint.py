@@ -57,7 +57,7 @@ class JointImages:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32", hub: Hub = "ask") -> None:
         model = _open(name, device, dtype, hub)
-        self.network, self.device, self._dtype = model.network, device, dtype
+        self.folder, self.network, self.device, self._dtype = model.folder, model.network, device, dtype
         with _loading(model.folder, "image processor"):
             settings = _library().AutoImageProcessor.from_pretrained(model.folder, **LOCAL).to_dict()
             self.preparation = Scaling.of(settings)
@@ -149,7 +149,7 @@ class JointTexts:
 
     def __init__(self, name: str, device: str = "cpu", dtype: str = "float32", hub: Hub = "ask") -> None:
         model = _open(name, device, dtype, hub)
-        self.network, self.device, self._dtype = model.network, device, dtype
+        self.folder, self.network, self.device, self._dtype = model.folder, model.network, device, dtype
         with _loading(model.folder, "tokenizer"):
             if not _files(model.folder, VOCABULARY):  # the library would create an empty one
                 raise ValueError(f"found none of {', '.join(VOCABULARY)}")

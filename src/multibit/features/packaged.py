@@ -105,7 +105,7 @@ class AllMiniLM:
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
 
     def __init__(self, device: str = "cpu") -> None:
-        folder = self._folder()
+        self.folder = folder = self._folder()
         with offline(), quiet():
             library = _need("transformers", "The packaged text encoder")
             tokenizer = library.AutoTokenizer.from_pretrained(folder, **LOCAL)

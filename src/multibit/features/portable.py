@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -56,9 +56,9 @@ class About(msgspec.Struct):
     checksum: str
     token_shape: tuple[int, int] | None = None
     preparation: dict[str, Any] | None = None
-    limit: int = 0
-    step: int = STEP
-    pad: int = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)] = 0
+    step: Annotated[int, msgspec.Meta(ge=1, lt=1 << 20)] = STEP
+    pad: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)] = 0
     inputs: list[str] = []
 
 

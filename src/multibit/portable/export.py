@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,8 +19,12 @@ from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
 from multibit.files import replacing, write_json
 from multibit.hashing.heads import can_export, export_head
-from multibit.portable.model import CONFIG, FOLDER, KIND, VERSION, Config, PortableModel
-from multibit.runs import Run, describe_code, versions_here
+from multibit.machine import versions_here
+from multibit.portable.card import model_card
+from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, VERSION, Config, PortableModel
+
+if TYPE_CHECKING:
+    from multibit.runs import Run
 
 
 def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> PortableModel:
@@ -42,18 +47,28 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> Portab
         raise ConfigError("the encoders of this run are not packaged ones.", option="encoders", hint="Write them too.")
     with replacing(target) as temporary:
         temporary.mkdir()
-        for modality in MODALITIES:
-            export_head(run.model, modality, temporary / "heads" / modality)
-        if encoders:
-            _write_encoders(run, temporary / "encoders")
-        model = run.model
-        config = Config(
-            run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
-            {"image": model.image_dim, "text": model.text_dim}, run.recipe, versions_here(),
-        )  # fmt: skip
+        write_networks(run, temporary / NETWORKS, encoders=encoders)
+        write_config(run, temporary)
         (temporary / "README.md").write_text(model_card(run), encoding="utf-8")
-        write_json(temporary / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)
     return PortableModel.open(target)
+
+
+def write_networks(run: Run, folder: Path, *, encoders: bool) -> None:
+    """Write both hash networks, and the encoders if asked for, to a new folder; see `export_run`."""
+    for modality in MODALITIES:
+        export_head(run.model, modality, folder / "heads" / modality)
+    if encoders:
+        _write_encoders(run, folder / "encoders")
+
+
+def write_config(run: Run, folder: Path) -> None:
+    """Write `config.json`: the sizes and lengths of a run, and the recipe of its features."""
+    model = run.model
+    config = Config(
+        run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
+        {"image": model.image_dim, "text": model.text_dim}, run.recipe, versions_here(),
+    )  # fmt: skip
+    write_json(folder / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)
 
 
 def make_portable(run: Run) -> PortableModel | None:
@@ -97,38 +112,3 @@ def _write_encoders(run: Run, folder: Path) -> None:
         for encoder, modality in zip(sides, MODALITIES, strict=True):
             export_encoder(encoder, folder / modality)
     recipe.require(found, "the installed encoders")
-
-
-def model_card(run: Run) -> str:
-    """The model card in markdown, with the header of the Hugging Face hub."""
-    recipe, record = run.recipe, run.record
-    best = record.selection.validation_mean_mAP
-    score = "" if best is None else f"\nValidation mAP, mean of both directions and all lengths: {100 * best:.2f} %.\n"
-    return f"""---
-library_name: multibit
-tags: [cross-modal-retrieval, hashing, image-text-search, onnx]
-base_model: [{recipe.image.source or recipe.image.name}, {recipe.text.source or recipe.text.name}]
-pipeline_tag: feature-extraction
----
-
-# {run.name}
-
-Binary codes of images and texts in one space, for search by Hamming distance. {describe_code(run)}. Method:
-{record.method or "multibit"}. Trained on {record.dataset.items:,} items with {len(run.label_names)} labels.
-{score}
-| | image | text |
-|---|---|---|
-| encoder | {recipe.image.name} | {recipe.text.name} |
-| features | {recipe.image.dimension} | {recipe.text.dimension} |
-| input | {recipe.image.preprocessing} | {recipe.text.preprocessing} |
-
-Search with it, without torch:
-
-```sh
-pip install "multibit[onnx]"
-multibit search FOLDER "a red flower" --index INDEX_FOLDER
-```
-
-Model {record.model}, data {record.data}. Items at one distance are in the order of the index. The labels of the
-training data decide what the codes take for similar; texts beyond {recipe.text.text_limit} tokens are cut.
-"""

@@ -1,17 +1,17 @@
 """The portable model: both encoders and both hash networks of a run, run by ONNX Runtime.
 
-The folder has `config.json`, a hash network for each modality in `heads/`, a model card, and the encoders in
-`encoders/`. Where the encoders are missing, they are packaged ones, and taken from the cache of the user.
+The folder has `config.json`, a model card, and in `onnx/` the hash network of each modality (`heads/`) and the encoders
+(`encoders/`). Where the encoders are missing, they are packaged ones, and taken from the cache of the user.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import as_float32
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
+from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError, require_known
 from multibit.features.base import Prompted
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from multibit.features.tokens import Tokens
 
 KIND, VERSION = "portable model", 1
-CONFIG, FOLDER = "config.json", "portable"
+CONFIG, FOLDER, NETWORKS = "config.json", "portable", "onnx"
 ROWS = 4096  # coded at a time
+
+
+Length = Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
 
 
 class Config(msgspec.Struct):
@@ -50,8 +54,8 @@ class Config(msgspec.Struct):
     model: str
     method: str
     layout: dict[str, Any]
-    lengths: list[int]
-    dimensions: dict[Modality, int]
+    lengths: Annotated[list[Length], msgspec.Meta(min_length=1)]
+    dimensions: dict[Modality, Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]]
     recipe: Recipe
     versions: dict[str, str] = {}
 
@@ -92,6 +96,10 @@ class PortableModel:
         config = typed(read_json(path, kind=KIND, version=VERSION), Config, path)
         with building(path):
             layout = Layout.from_dict(config.layout)
+            if not 1 <= layout.longest <= MAX_BITS or max(config.lengths) > layout.longest or layout.views < 1:
+                raise ValueError(f"code lengths {config.lengths}, layout {config.layout}")
+            if set(config.dimensions) != set(MODALITIES):
+                raise ValueError(f"dimensions of {', '.join(config.dimensions) or 'nothing'}")
         return cls(
             Path(folder), config.model, config.method, layout, tuple(config.lengths), config.recipe, config.dimensions,
             many,
@@ -105,6 +113,12 @@ class PortableModel:
     def bits(self) -> int:
         """The longest code length."""
         return self.layout.longest
+
+    @property
+    def networks(self) -> Path:
+        """Folder of the networks; that of the model in folders of earlier versions."""
+        found = self.folder / NETWORKS
+        return found if found.is_dir() else self.folder
 
     @property
     def reads_tokens(self) -> bool:
@@ -154,7 +168,7 @@ class PortableModel:
 
     @cached_property
     def _heads(self) -> dict[Modality, Network]:
-        return {modality: Network(self.folder / "heads" / modality, "", many=self.many) for modality in MODALITIES}
+        return {modality: Network(self.networks / "heads" / modality, "", many=self.many) for modality in MODALITIES}
 
     @cached_property
     def text_encoder(self) -> TextEncoder:
@@ -172,18 +186,40 @@ class PortableModel:
         self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "the encoders of this folder")
         return encoder
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all networks are here, or in packages; a published run may only name its encoders."""
+        places = [(self.networks / part / each) for part in ("heads", "encoders") for each in MODALITIES]
+        packaged = all(_is_packaged(self.recipe, modality) for modality in MODALITIES)
+        return all(place.is_dir() for place in (places[:2] if packaged else places))
+
     def _encoder_folder(self, modality: Modality) -> Path:
         """Folder of an encoder: of this model, else in the cache, where it is written if torch is installed."""
-        own = self.folder / "encoders" / modality
+        own = self.networks / "encoders" / modality
         if own.exists():
             return own
         recipe = getattr(self.recipe, modality)
+        if not _is_packaged(self.recipe, modality):
+            raise DataError(
+                f"the {modality} encoder {recipe.name!r} is only named, not included.",
+                file=self.folder,
+                hint="Export the run with its encoders, or install multibit[clip], which loads them by name.",
+            )
         cached = cached_folder(recipe.name, recipe.weights)
         if cached.exists():
             return cached
         from multibit.features.export import cached_encoder  # slow to import
 
         return cached_encoder(recipe.name, modality)
+
+
+def _is_packaged(recipe: Recipe, modality: Modality) -> bool:
+    """Whether the encoder of a modality is one that comes inside a package."""
+    from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
+
+    known: Collection[str] = IMAGE_ENCODERS if modality == "image" else TEXT_ENCODERS
+    each = getattr(recipe, modality)
+    return each.name in known and bool(each.weights) and not each.source
 
 
 class Record(msgspec.Struct):
@@ -238,16 +274,18 @@ class PortableRun:
             FormatError: corrupt or newer, or the model of another run.
         """
         path = Path(folder)
-        if importlib.util.find_spec("onnxruntime") is None and importlib.util.find_spec("torch") is not None:
+        has_torch = importlib.util.find_spec("torch") is not None
+        if importlib.util.find_spec("onnxruntime") is None and has_torch:
             return None
-        if (path / FOLDER / CONFIG).is_file() and (path / "run.json").is_file():
-            model = PortableModel.open(path / FOLDER, many=many)
-            record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
-            if record.model != model.weights:
-                problem = f"is that of model {model.weights}, the run is model {record.model}."
-                raise FormatError(problem, file=path / FOLDER, hint="Delete this folder and export the run again.")
-            return cls(path, record, model)
-        if (path / CONFIG).is_file() and not (path / "run.json").exists():
-            model = PortableModel.open(path, many=many)
+        is_run = (path / "run.json").is_file()
+        place = path / FOLDER if is_run and (path / FOLDER / CONFIG).is_file() else path
+        if not (place / CONFIG).is_file():
+            return None
+        model = PortableModel.open(place, many=many)
+        if not is_run:
             return cls(path, Record(model.weights, model.method), model)
-        return None
+        record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
+        if record.model != model.weights:
+            problem = f"is that of model {model.weights}, the run is model {record.model}."
+            raise FormatError(problem, file=place, hint="Delete this folder and export the run again.")
+        return cls(path, record, model) if model.is_complete or not has_torch else None

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import DataError
-from multibit.search.columns import IdColumn, Wanted
+from multibit.search.columns import Id, IdColumn, Wanted
 from multibit.search.metadata import Metadata, merge_kinds
 from multibit.search.segments import Part, Segment, Version
 
@@ -89,6 +90,15 @@ def codes_of(version: Version, ids: Any) -> Codes:
         taken = part.segment.codes.take(rows[here])
         words[:, here] = taken.words.reshape(len(words), len(here), first.views)
     return Codes(words.reshape(len(words), -1), first.bits, first.views)
+
+
+def contained(version: Version, ids: Sequence[Id]) -> NDArray[np.bool_]:
+    """(n,) whether each of n ids is in a version; see `Index.contains`."""
+    wanted = Wanted.of(ids)
+    found = np.zeros(len(wanted), bool)
+    for part in version.parts:
+        found |= part.find(wanted) >= 0
+    return found
 
 
 def _found(version: Version, ids: Any) -> list[Rows]:

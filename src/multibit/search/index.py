@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_kind, require_known
@@ -268,6 +269,10 @@ class Index:
             DataError: an id is unknown, or the index is empty.
         """
         return replace(changes.codes_of(self._version, ids), model=self.model)
+
+    def contains(self, ids: Sequence[Id]) -> NDArray[np.bool_]:
+        """(n,) whether each of n ids is in the index."""
+        return changes.contained(self._version, ids)
 
     def search_relaxed(
         self,

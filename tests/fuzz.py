@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet
@@ -129,12 +130,14 @@ class Format:
     Attributes:
         make: writes good files into a folder and returns the one whose header is edited.
         load: path -> its header. store: writes an edited header, sealed again. use: opens the file and uses all of it.
+        edit: makes an edited header.
     """
 
     make: Callable[[Path], Path]
     load: Callable[[Path], Any]
     store: Callable[[Path, Any], None]
     use: Callable[[Path], object]
+    edit: Callable[[Any, random.Random], Any] = edited
 
 
 def _copied(name: str, file: str) -> Callable[[Path], Path]:
@@ -222,6 +225,23 @@ def _use_index(path: Path) -> object:
     return found, list(index.ids), [index.payloads[row] for row in range(len(index))]
 
 
+def _use_whole_index(path: Path) -> object:
+    """As `_use_index`, and with all ids, all columns and a change, of a copy."""
+    found, copied = _use_index(path), path.parent.with_name("copy.mbx")
+    shutil.rmtree(copied, ignore_errors=True)
+    shutil.copytree(path.parent, copied)
+    index = Index.open(copied)
+    ones = Codes.from_bits(np.ones((1, index.bits), bool))
+    for where in ({"t": "é"}, {"l": "x"}, {"l": ["x"]}, {"t": {"$gte": "a"}}, {"n": {"$lt": 2}}):
+        index.search(ones, 2, where=where)
+    export_index(index, path.parent.with_name("whole.parquet"))
+    with Index.editing(copied) as writer:
+        writer.upsert(["a", "new"], Codes.from_bits(np.ones((2, index.bits), bool)), [{}, {}])
+        writer.remove(["c"])
+        writer.compact()
+    return found
+
+
 def _use_model(path: Path) -> object:
     model = CodeModel.load(path)
     return None if model.reads_tokens else model.encode(np.ones((2, model.image_dim)), "image")
@@ -291,6 +311,69 @@ def _index(folder: Path) -> Path:
 
 def _segment(folder: Path) -> Path:
     return next(iter(sorted(_index(folder).parent.glob("segment-*"))))
+
+
+def _listed(folder: Path) -> Path:
+    """An index of pruned lists: the file of its lists."""
+    centres = np.random.default_rng(0).integers(0, 2, (4, 40)).astype(bool)
+    bits = np.repeat(centres, 32, axis=0)
+    codes = Codes.from_bits(bits)
+    index = Index("model", "lists", "image")
+    index.add(range(128), codes)
+    with mock.patch("multibit.codes.lists.SMALLEST", 8), mock.patch("multibit.codes.lists.WORTHWHILE", 1.0):
+        index.save(folder / "image.mbx")
+    return next(iter(sorted((folder / "image.mbx").glob("lists-*"))))
+
+
+def _use_lists(path: Path) -> object:
+    with mock.patch("multibit.codes.lists.WORTHWHILE", 1.0):
+        index = Index.load(path.parent)
+        queries = Codes.from_bits(np.eye(5, 40, dtype=bool))
+        return index.search(queries, 3).hits(), index.search(queries, 3, max_distance=9).hits()
+
+
+def _values(path: Path) -> Any:
+    """The values of the arrays of a file."""
+    kind = _entries(path)["__metadata__"]["format"].removeprefix("multibit ")
+    arrays, _ = read_arrays(path, kind=kind, version=99)
+    return {name: array.ravel().tolist() for name, array in arrays.items()}
+
+
+def _store_values(path: Path, content: Any) -> None:
+    """Write other values of the same types, with a checksum of them."""
+    about = _entries(path)["__metadata__"]
+    kind, version = about["format"].removeprefix("multibit "), int(about["version"])
+    if path.name not in _BEFORE:
+        arrays, _ = read_arrays(path, kind=kind, version=version)
+        _BEFORE[path.name] = {name: np.array(array) for name, array in arrays.items()}
+    edited_arrays = {
+        name: np.array(content[name], array.dtype).reshape(array.shape if len(content[name]) == array.size else -1)
+        for name, array in _BEFORE[path.name].items()
+    }
+    write_arrays(path, edited_arrays, json.loads(about["header"]), kind=kind, version=version)
+
+
+def edited_values(content: Any, rng: random.Random) -> Any:
+    """Lists of whole numbers with one to three edits."""
+    content = copy.deepcopy(content)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        name = rng.choice([name for name in sorted(content) if content[name]] or [""])
+        if not name:
+            return content
+        values = content[name]
+        place, largest = rng.randrange(len(values)), max(values)
+        small = [0, 1, 2, len(values), values[place] + 1, max(values[place] - 1, 0), rng.choice(values), 255, largest]
+        wide = [2**31, 2**40, 2**62, 2**63 - 1] if largest > 2**16 or "offsets" in name or "row" in name else []
+        signed = [-1, -5, -(2**62)] if name in ("ids_offsets", "id_rows", "order", "rings") else []
+        if rng.random() < 0.1:
+            content[name] = rng.choice([values[:place], values * 2, values[::-1]])
+        else:
+            bound = 255 if name == "ids" else 65535 if name in ("words", "centroids") else 2**63 - 1
+            values[place] = min(rng.choice([*small, *(2 * (wide + signed))]), bound)
+    return content
+
+
+_BEFORE: dict[str, dict[str, Any]] = {}
 
 
 def _exported(folder: Path) -> Path:
@@ -365,6 +448,8 @@ FORMATS: dict[str, Format] = {
     "store.json": _json(_copied("features", "store.json"), _use_store),
     "manifest.json": _json(_index, _use_index, _sealed("xxh3", storage._checksum)),
     "segment": _arrays(_segment, _use_index),
+    "arrays of a segment": Format(_segment, _values, _store_values, _use_whole_index, edited_values),
+    "pruned lists": Format(_listed, _values, _store_values, _use_lists, edited_values),
     "index of an earlier version": _arrays(_copied("index", "image.mbx"), _use_index),
     "exported index": Format(_exported, _facts, _store_facts, import_index),
     "shard": _arrays(_copied("features", "shard-00000.safetensors"), Shard.read),
@@ -415,10 +500,10 @@ def fuzz(name: str, tries: int, seed: int = 0) -> dict[str, int]:
             if rng.random() < 0.1:
                 path.write_bytes(damaged(raw, rng))
             else:
-                content = edited(good, rng)
+                content = form.edit(good, rng)
                 try:
                     form.store(path, copy.deepcopy(content))
-                except (RecursionError, UnicodeError, ValueError, TypeError):
+                except (RecursionError, UnicodeError, ValueError, TypeError, OverflowError):
                     continue  # cannot be written, so it cannot be read
             try:
                 signal.alarm(SECONDS)

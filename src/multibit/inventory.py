@@ -26,14 +26,20 @@ if TYPE_CHECKING:
     from multibit.search import Index
 
 
-def describe(path: Path) -> dict[str, str]:
+def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
     """Human-readable facts about a dataset, feature store, run, index or codes file, by name.
+
+    Args:
+        path: of any of these. deep: of an index: read and check all of it first.
 
     Raises:
         DataError: no such file, or none of these. FormatError: corrupt, truncated or newer.
+        ConfigError: `deep` of anything else than an index.
     """
     if not path.exists():
         raise DataError("no such file or folder.", file=path)
+    if deep:
+        _require_sound(path)
     if (path / "store.json").exists():
         return _features(_open_store(path))
     if path.suffix == ".mbx" or (path.is_dir() and any(path.glob("*.mbx"))):
@@ -163,6 +169,16 @@ def _indices(path: Path) -> dict[str, str]:
         return _index(Index.load(path))
     files = sorted(path.glob("*.mbx"))
     return {f"{file.stem}: {name}": fact for file in files for name, fact in _index(Index.load(file)).items()}
+
+
+def _require_sound(path: Path) -> None:
+    from multibit.search.storage import require_sound
+
+    indices = [path] if path.suffix == ".mbx" else sorted(path.glob("*.mbx"))
+    if not indices:
+        raise ConfigError("only an index is checked.", file=path, option="deep", hint="Leave it out.")
+    for index in indices:
+        require_sound(index)
 
 
 def _index(index: Index) -> dict[str, str]:

@@ -40,6 +40,7 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
+from multibit.texts import is_blank
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -413,7 +414,7 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
         DataError: an empty text, one of which the encoder knows nothing, or a run that was trained on ready-made
             features. MismatchError: the installed encoder differs from that of the features.
     """
-    if not text.strip():
+    if is_blank(text):
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
     encoder = _text_encoder(run, download)
     _note_unread(encoder, text)
@@ -539,7 +540,7 @@ def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, va
         for row, value in enumerate(values[start : start + encoder.batch_size].to_pylist(), start=first + start + 1):
             try:
                 image = modality == "image"
-                if not image and not value.strip():
+                if not image and is_blank(value):
                     raise DataError("is empty.")
                 inputs.append(encoder.prepare(open_image(queries.path.parent / value)) if image else value)
             except DataError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import math
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from multibit.cells import no_formula, write_csv
 from multibit.errors import printable
 from multibit.files import replacing
 
@@ -23,8 +23,6 @@ FILE_WIDTH = 120  # characters of a table in a file, wider where words need it
 SHORTEST = 8  # characters to which a word is shortened at most
 
 Mark = Literal["best", "second"]
-_FORMULA = ("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠")
-"""What a spreadsheet takes for the beginning of a formula."""
 _TAG = re.compile("<(?=[A-Za-z/!?])")
 """What a reader of markdown takes for the beginning of a tag."""
 _LATEX = str.maketrans(
@@ -125,7 +123,7 @@ class Table:
         """
         out = io.StringIO()
         rows = ([_no_formula(cell) for cell in row] for row in (self.header, *self.rows))
-        csv.writer(out, lineterminator="\n").writerows(rows)
+        write_csv(out, rows)
         return out.getvalue()
 
     def latex(self) -> str:
@@ -339,14 +337,7 @@ def _latex(cell: Cell) -> str:
 
 def _no_formula(cell: Cell) -> str:
     """A cell whose text a spreadsheet does not take for a formula; numbers unchanged."""
-    text = _text(cell)
-    if isinstance(cell, Number) or not text.lstrip("\r\n").startswith(_FORMULA) or text == "-":
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
+    return _text(cell) if isinstance(cell, Number) else no_formula(_text(cell))
 
 
 def _markdown_row(cells: Sequence[Cell]) -> str:

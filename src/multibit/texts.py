@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import json
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from multibit.errors import ConfigError, DataError
 from multibit.files import require_regular
 
+_UNSEEN = frozenset(("Cc", "Cf", "Zl", "Zp", "Zs"))
 SAVE_AS_UTF8 = "Save it as UTF-8."
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -67,6 +72,43 @@ def decode_text(raw: bytes, encoding: str | None = None, hint: str = SAVE_AS_UTF
     if "\0" in text:
         raise DataError("contains NUL characters, so it is no text, or UTF-16 without a byte order mark.", hint=hint)
     return text
+
+
+def is_blank(text: str) -> bool:
+    r"""Whether a text has nothing that can be seen: blanks, control characters, marks of width zero.
+
+    Example:
+        >>> is_blank(" \u200b\n"), is_blank("a")
+        (True, False)
+    """
+    return all(unicodedata.category(letter) in _UNSEEN for letter in text)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text of another tool.
+
+    Raises:
+        DataError: not JSON, or an object with a key that occurs twice, of which one value would be lost.
+
+    Example:
+        >>> parse_json('{"a": [1, null]}')
+        {'a': [1, None]}
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON ({error}).") from None
+
+
+def _once(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(entries)
+    if len(found) < len(entries):
+        keys = [key for key, _ in entries]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise DataError("occurs twice in an object.", field=twice)
+    return found
 
 
 def encoding_of(start: bytes) -> str | None:

@@ -299,3 +299,11 @@ def test_hits_of_another_ending_are_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         write_hits(tmp_path / "h.csv", [], 0)
     assert caught.value.file == tmp_path / "h.csv"
+
+
+def test_two_columns_of_queries_of_one_name_are_refused(tmp_path):
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, names=["text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "q.parquet")
+    with pytest.raises(DataError) as caught:
+        QueryFile.open(tmp_path / "q.parquet")
+    assert (caught.value.file, caught.value.field) == (tmp_path / "q.parquet", "text")

@@ -83,7 +83,7 @@ def test_a_sub_folder_is_a_label(tmp_path):
     data, notes = reading(read_folders, tmp_path)
     assert data.ids == ("big_cat/1", "dog/1", "dog/deep/2") and data.label_names == ("big_cat", "dog")
     assert data.texts == (("big cat",), ("a brown dog",), ("dog",))
-    assert "1 images" in notes[0] and "stray.jpg" in notes[0] and "2 images" in notes[1]
+    assert "1 images" in notes[0] and "stray.jpg" in notes[0] and "dog/deep" in notes[1] and "2 images" in notes[2]
 
 
 @pytest.mark.parametrize("reader", [read_pairs, read_folders])

@@ -9,8 +9,10 @@ import sys
 import tarfile
 import unicodedata
 import warnings
+from pathlib import Path
 
 import datasets
+import h5py
 import numpy as np
 import pytest
 import scipy.io
@@ -24,7 +26,7 @@ from multibit.data.sources import DataNote, read
 from multibit.data.sources.common import ImageFolder
 from multibit.data.sources.mat import read_mat, read_mat_features
 from multibit.data.split import Split
-from multibit.data.split_files import read_roles
+from multibit.data.split_files import read_groups, read_roles
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.features.recipe import Recipe
 from multibit.files import read_npz, replacing
@@ -204,6 +206,106 @@ def test_values_of_another_type_and_huge_members_are_refused_in_archives(tmp_pat
     assert (caught.value.file, caught.value.field) == (path, "a.jpg")
 
 
+def archive(*names):
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as whole:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            whole.addfile(member, io.BytesIO(b"x"))
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        archive("a.png", "a.txt") + archive("b.png", "b.txt"),
+        gzip.compress(archive("a.png", "a.txt")) + gzip.compress(archive("b.png", "b.txt")),
+        archive("a.png", "a.txt", "b.png", "b.txt")[:2048],
+        archive("a.png", "a.txt", "b.png", "b.txt")[:2100],
+        archive("a.png", "a.txt")[:1024] + b"\xff" * 512 + archive("b.png", "b.txt"),
+    ],
+    ids=["joined", "joined and compressed", "without an end", "truncated", "damaged"],
+)
+def test_an_archive_that_ends_before_the_file_is_refused(tmp_path, raw):
+    path = write(tmp_path / "a.tar", raw)
+    with pytest.raises(DataError) as caught:
+        read("webdataset", path, images=tmp_path / "i")
+    assert caught.value.file == path and not (tmp_path / "i").exists()
+
+
+def test_what_follows_a_compressed_archive_is_told(tmp_path):
+    path = write(tmp_path / "a.tar.gz", gzip.compress(archive("a.png", "a.txt")) + b"more")
+    data, notes = noted("webdataset", path, images=tmp_path / "i")
+    assert data.ids == ("a",) and "after the end" in notes[0]
+
+
+def test_members_cannot_lead_elsewhere_on_windows_and_errors_name_their_item(tmp_path):
+    path = tar(tmp_path / "a.tar", [("d\\a.png", b"A"), ("C:\\b.png", b"B")])
+    data, _ = noted("webdataset", path, images=tmp_path / "i")
+    assert len(data) == 2
+    assert not [image for image in data.images if set("\\:") & set(image.name)]
+    path = tar(tmp_path / "b.tar", [("a.png", b"A"), ("b.png", b"B"), ("b.json", b'{"labels": {"x": 1}}')])
+    with pytest.raises(DataError) as caught:
+        read("webdataset", path, images=tmp_path / "i")
+    assert caught.value.file == path and caught.value.field.endswith(" b")
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "TEST")])
+def test_folders_of_a_split_are_no_labels(tmp_path, names):
+    for name in names:
+        for label in ("cat", "dog"):
+            write(tmp_path / f"f/{name}/{label}/1.png")
+    data, notes = noted("folders", tmp_path / "f")
+    assert data.label_names == ("cat", "dog") and data.texts[0] == ("cat",) and names[0] in notes[0]
+    write(tmp_path / "f/other/deep/1.png")
+    data, notes = noted("folders", tmp_path / "f")
+    assert data.label_names == tuple(sorted((*names, "other"))) and "/" in notes[0]
+
+
+def test_names_that_are_not_utf8_and_empty_texts_are_told(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"p/{name}.png")
+        write(tmp_path / f"p/{name}.txt", "text" if name == "a" else "\ufeff\n")
+    (tmp_path / os.fsdecode(b"p/caf\xe9.png")).touch()
+    data, notes = noted("pairs", tmp_path / "p")
+    assert data.ids == ("a", "b") and len(notes) == 2 and "udce9" in notes[0] and "b.txt" in notes[1]
+
+
+# Images
+
+
+def test_a_format_whose_decoder_starts_a_program_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", None)  # would be called
+    path = write(tmp_path / "a.jpg", "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n%%EOF\n")
+    with pytest.raises(DataError) as caught:
+        open_image(path)
+    assert caught.value.file == path
+
+
+@pytest.mark.parametrize(
+    "ending", ["png", "gif", "bmp", "tif", "webp", "avif", "jp2", "ico", "ppm", "tga", "sgi", "pcx"]
+)
+def test_formats_of_images_are_read(tmp_path, ending):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / f"a.{ending}")
+    red, green, blue = open_image(tmp_path / f"a.{ending}").getpixel((0, 0))
+    assert red > 250 and green < 5 and blue < 5
+
+
+@pytest.mark.parametrize("high", [1.0001, 2, 15.9, float("inf"), 70000])
+def test_a_float_image_between_the_ranges_is_refused(tmp_path, high):
+    Image.fromarray(np.array([[0, high]], np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(DataError):
+        open_image(tmp_path / "a.tif")
+    Image.fromarray(np.array([[0, 1]], np.float32)).save(tmp_path / "a.tif")
+    assert np.asarray(open_image(tmp_path / "a.tif")).tolist() == [[[0, 0, 0], [255, 255, 255]]]
+
+
+def test_a_name_that_is_too_long_is_an_image_that_cannot_be_read():
+    with pytest.raises(DataError):
+        open_image(Path("x" * 5000 + ".png"))
+
+
 # MATLAB and numpy
 
 
@@ -279,6 +381,47 @@ def test_names_of_another_type_are_refused_in_features(tmp_path, key, value):
     with pytest.raises(DataError) as caught:
         FeatureStore.open(tmp_path / "f.npz")
     assert (caught.value.file, caught.value.field) == (tmp_path / "f.npz", key)
+
+
+def hdf5(path, change):
+    """A v7.3 file with a matrix `LAll`, `XAll` and `YAll`, after a change."""
+    with h5py.File(path, "w") as file:
+        for name in ("XAll", "YAll", "LAll"):
+            file[name] = np.eye(2)
+        change(file)
+    return path
+
+
+def external(file, name="LAll"):
+    del file[name]
+    file.create_dataset(name, (2, 2), dtype="u1", external=[("/etc/passwd", 0, 4)])
+
+
+def linked(file):
+    del file["LAll"]
+    file["LAll"] = h5py.ExternalLink("/etc/passwd", "x")
+
+
+def virtual(file):
+    del file["LAll"]
+    layout = h5py.VirtualLayout((2, 2), "u1")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (2, 2))
+    file.create_virtual_dataset("LAll", layout)
+
+
+@pytest.mark.parametrize("change", [external, linked, virtual])
+def test_values_of_other_files_are_never_read(tmp_path, change):
+    path = hdf5(tmp_path / "f.mat", change)
+    with pytest.raises(DataError) as caught:
+        read_mat_features(path)
+    assert (caught.value.file, caught.value.field) == (path, "LAll")
+
+
+def test_links_that_are_not_asked_for_are_no_harm(tmp_path):
+    def change(file):
+        file["gone"], file["soft"] = h5py.ExternalLink("gone.h5", "x"), h5py.SoftLink("/gone")
+
+    assert read_mat_features(hdf5(tmp_path / "f.mat", change))["labels"].tolist() == [[1, 0], [0, 1]]
 
 
 # Splits
@@ -441,3 +584,38 @@ def test_a_header_that_was_edited_is_refused_or_gives_the_same_store(tmp_path):
         path.write_text(text)
         with pytest.raises(FormatError):
             FeatureStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ('{"train": [0], "train": [1], "query": [2]}', "train"),
+        ('{"train": [0], "tr": [1], "query": [2]}', "train"),
+        ('{"Train": [0], "train": [1], "query": [2]}', "train"),
+        ('{"train": [-1], "query": [2]}', "train"),
+        ('{"train": [0], "query": [6]}', "query"),
+        ('{"train": [1e19], "query": [2]}', "train"),
+    ],
+)
+def test_roles_that_are_not_one_or_not_in_the_data_are_refused(tmp_path, text, role):
+    path = write(tmp_path / "s.json", text)
+    with pytest.raises(DataError) as caught:
+        read_roles(path, IDS)
+    assert (caught.value.file, caught.value.field) == (path, role)
+
+
+def test_roles_in_any_case_and_items_in_any_form_are_found(tmp_path):
+    ids = ["dog/1", "cat/1", "caf\u00e9", " x", "x"]
+    lines = {"Train": ["dog/1.jpg", "cat\\1.jpg 0"], "QUERY": ["cafe\u0301.png"], "db": [" x", "x"]}
+    assert roles_of(tmp_path / "s.json", ids, **lines) == {"train": [0, 1], "query": [2], "database": [3, 4]}
+
+
+def test_items_without_a_group_are_not_one_group(tmp_path):
+    rows = [("im0", None), ("im1", None), ("im2", 1.0), ("im3", "1"), ("im4", "")]
+    path = write(tmp_path / "g.jsonl", "\n".join(json.dumps({"id": name, "group": group}) for name, group in rows))
+    assert len(set(read_groups(path, IDS).tolist())) == 5
+    for text, row in (("id,group\nim0,a\nim0,b\n", 3), ('{"id": "im0", "group": {"a": 1}}', 1)):
+        path = write(tmp_path / ("g.csv" if row == 3 else "h.jsonl"), text)
+        with pytest.raises(DataError) as caught:
+            read_groups(path, IDS)
+        assert (caught.value.file, caught.value.row, caught.value.field) == (path, row, "group")

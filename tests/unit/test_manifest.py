@@ -13,6 +13,7 @@ import pytest
 
 from multibit import read_manifest
 from multibit.data.dataset import PairedDataset
+from multibit.data.notes import DataNote
 from multibit.errors import ConfigError, DataError
 
 ITEMS = [
@@ -179,7 +180,8 @@ def test_several_texts_of_another_name_are_mapped(tmp_path):
 
 def test_texts_win_over_text_where_both_are_there(tmp_path):
     path = write(tmp_path / "items.csv", "id,image,text,texts,labels\na,,title,x|y,cat\n")
-    assert read_manifest(path).texts == (("x", "y"),)
+    with pytest.warns(DataNote, match="the column text is not read"):
+        assert read_manifest(path).texts == (("x", "y"),)
 
 
 def test_a_text_column_that_was_asked_for_wins(tmp_path):

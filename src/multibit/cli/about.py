@@ -12,9 +12,10 @@ from multibit.cli.options import echo
 
 def info(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A dataset, feature store, run, index or codes file.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Of an index: first read and check all of it.")] = False,
 ) -> None:
     """Describe a file or folder."""
     from multibit.inventory import describe
 
-    for name, value in describe(path).items():
+    for name, value in describe(path, deep=deep).items():
         echo(f"{name + ':':<22}{value}")

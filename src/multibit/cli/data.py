@@ -27,6 +27,7 @@ from multibit.cli.options import (
     SeedOption,
     SeparatorOption,
     SetOption,
+    SpreadsheetSafeOption,
     describe_method,
     echo,
     lines,
@@ -99,6 +100,7 @@ def import_(
     prefix_ids: Annotated[
         bool, typer.Option("--prefix-ids", help="Put the name of the split or shard in front of every id.")
     ] = False,
+    spreadsheet_safe: SpreadsheetSafeOption = False,
 ) -> None:
     """Convert common dataset layouts into a manifest or .npz.
 
@@ -111,7 +113,7 @@ def import_(
     from multibit.files import remove_left_over, require_writable
     from multibit.folders import only_writer_of
 
-    require_dataset_target(out, features=kind is Kind["mat-features"])
+    require_dataset_target(out, features=kind is Kind["mat-features"], spreadsheet_safe=spreadsheet_safe)
     require_writable(out, folder=not out.suffix, unlike=(source, label_names))
     if kind.value in UNPACKED:
         images = images or out.with_name(f"{out.stem}-images")
@@ -137,7 +139,7 @@ def import_(
         split = f"; own split: {len(data['train']):,} train, {len(data['query']):,} query" if "train" in data else ""
         echo(f"Wrote {out}: {what}{split}")
     else:
-        write_dataset(data, out)
+        write_dataset(data, out, spreadsheet_safe=spreadsheet_safe)
         echo(f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}")
 
 
@@ -177,6 +179,7 @@ def label(
     images: ImagesOption = None,
     column: ColumnOption = None,
     separator: SeparatorOption = None,
+    spreadsheet_safe: SpreadsheetSafeOption = False,
     device: DeviceOption = Device.cpu,
 ) -> None:
     """Create labels for a dataset that has none.
@@ -198,10 +201,11 @@ def label(
         refuse_unused(ctx, "without --vocabulary: plurals are ignored then anyway", "plurals")
     if image_encoder:
         refuse_unused(ctx, "with encoders, which see no texts", "plurals")
-    require_dataset_target(out)
+    require_dataset_target(out, spreadsheet_safe=spreadsheet_safe)
     require_writable(out, folder=not out.suffix, unlike=(data, vocabulary))
     ctx.with_resource(only_writer_of(out))
-    dataset, _ = open_data(data, images=images, columns=pairs(column, "column"), separator=separator)
+    with _noting():
+        dataset, _ = open_data(data, images=images, columns=pairs(column, "column"), separator=separator)
     names = lines(vocabulary)
     if (image_encoder is None) != (text_encoder is None) or (image_encoder and names is None):
         raise ConfigError(
@@ -214,7 +218,7 @@ def label(
     else:
         shares = {"min_share": min_share, "max_share": max_share}
         labelled = label_from_texts(dataset, names, **shares, count=count, plurals=plurals)
-    write_dataset(labelled, out)
+    write_dataset(labelled, out, spreadsheet_safe=spreadsheet_safe)
     without = int((labelled.label_rows.per_item() == 0).sum())
     echo(f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one")
     if (floor := common_labels_floor(labelled.label_rows)) > COMMON:
@@ -262,7 +266,8 @@ def check(
         require_ending(groups, "groups", ".csv")
         require_writable(groups, unlike=inputs)
     options: dict[str, Any] = {"images": images, "columns": pairs(column, "column"), "separator": separator}
-    dataset, store = open_data(data, **options, label_names=lines(label_names))
+    with _noting():
+        dataset, store = open_data(data, **options, label_names=lines(label_names))
     if groups is not None and not any(dataset.images):
         raise ConfigError(f"no effect, because {data} has no images.", option="groups", hint="Leave it out.")
     require_split_of(split, dataset)
@@ -346,9 +351,9 @@ def features(
         encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
         refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
     require_writable(out, folder=True)
-    dataset = read_manifest(
-        data, images=images, label_names=lines(label_names), columns=pairs(column, "column"), separator=separator or "|"
-    )
+    names, columns = lines(label_names), pairs(column, "column")
+    with _noting():
+        dataset = read_manifest(data, images=images, label_names=names, columns=columns, separator=separator or "|")
     before = (out / "store.json").exists()
     if relabel:
         store = replace_labels(out, dataset)

@@ -74,6 +74,10 @@ ColumnOption = Annotated[
 SeparatorOption = Annotated[
     str | None, typer.Option(help="Separates several labels or texts in one CSV cell. Default: |")
 ]
+SpreadsheetSafeOption = Annotated[
+    bool,
+    typer.Option("--spreadsheet-safe", help="In a .csv, put an apostrophe in front of ids and paths like formulas."),
+]
 LabelNamesOption = Annotated[
     Path | None, typer.Option(help="File with the allowed label names, one per line. Default: all that occur.")
 ]

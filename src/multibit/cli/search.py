@@ -102,8 +102,9 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     from multibit.files import require_writable
     from multibit.report.hits import hits_table
     from multibit.search.names import located_hits
+    from multibit.texts import is_blank
 
-    if not query.strip():
+    if is_blank(query):
         raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
     try:
         query.encode()

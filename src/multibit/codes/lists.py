@@ -146,6 +146,7 @@ class PrunedLists:
             The neighbours, by original rows, and the queries that were given up because a scan is faster for them.
         """
         bits = self.codes.bits
+        self._require_rows()
         found = Neighbours.allocate(len(queries), k, self.codes, allowed)
         given_up = np.zeros(len(queries), np.uint8)
         limit = bits if max_distance is None else min(bits, max_distance)
@@ -154,6 +155,35 @@ class PrunedLists:
             lists = Lists(self.order, self.centroids.words, self.rings, self.reach)
             run(list_kernels.nearest_in_lists, len(queries), threads, scan, lists, limit, WORTHWHILE, out, given_up)
         return found, np.flatnonzero(given_up)
+
+    def require_of(self, codes: Codes) -> None:
+        """Refuse lists that do not have every one of these codes once, with the members of each list in order.
+
+        Raises:
+            DataError: they are of other codes.
+        """
+        if not len(self.order):
+            return
+        self._require_rows()
+        starts = self.rings.ravel()
+        whole = np.array_equal(np.sort(self.order), np.arange(len(codes)))
+        same = whole and np.array_equal(self.codes.words, codes.words[..., self.order])
+        if not same or (np.diff(starts) < 0).any():
+            raise DataError("the lists are not those of the codes.", field="order")
+
+    def _require_rows(self) -> None:
+        """Refuse rows outside of the codes, which may come from a file: the kernels follow them unchecked.
+
+        Raises:
+            DataError: there is one.
+        """
+        if self._rows and not 0 <= self._rows[0] <= self._rows[1] < len(self.codes):
+            raise DataError(f"a row outside of the {len(self.codes):,} codes.", field="order")
+
+    @cached_property
+    def _rows(self) -> tuple[int, int] | None:
+        """The first and the last row in the lists."""
+        return (int(self.order.min()), int(self.order.max())) if len(self.order) else None
 
     @cached_property
     def reach(self) -> NDArray[np.int64]:

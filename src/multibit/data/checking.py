@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from multibit.arrays import IntArray, Rows
+from multibit.cells import write_csv
 from multibit.codes import Codes
 from multibit.codes.distance import within
 from multibit.data.dataset import PairedDataset
@@ -27,6 +27,7 @@ from multibit.files import checksum_file, replacing
 from multibit.progress import track
 from multibit.relation import LabelGraph
 from multibit.table import Cell, Number, Table
+from multibit.texts import is_blank
 
 MAX_DISTANCE = 16
 """Images are near-duplicates when at most this many of the 256 bits of their hashes differ. Of 213 photographs that
@@ -84,10 +85,9 @@ class Check:
 
     def write_groups(self, path: Path) -> None:
         """Write the groups of near-duplicates as a CSV manifest (id, group) that `read_groups` reads."""
+        rows = ((name, number) for number, group in enumerate(self.groups) for name in group)
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("id", "group"))
-            writer.writerows((name, number) for number, group in enumerate(self.groups) for name in group)
+            write_csv(file, [("id", "group"), *rows])
 
 
 def check_dataset(
@@ -101,7 +101,7 @@ def check_dataset(
         faults: findings about the features of the same items, from `features.faults.feature_faults`.
     """
     paths = [path for path in data.images if path is not None]
-    absent = bool(paths) and not any(path.exists() for path in paths)  # as with features made elsewhere
+    absent = bool(paths) and not any(map(os.path.exists, paths))  # as with features made elsewhere
     hashes, reasons = ({}, {}) if absent else _hash_images(data)
     identical = _identical(hashes)
     groups = _near_duplicates(hashes, identical)
@@ -221,7 +221,7 @@ def _item_findings(
 
     # ready-made features come without any image or text, which is not a problem
     no_image = where([image is None for image in data.images], unless_all=True)
-    no_text = where([not "".join(texts).strip() for texts in data.texts], unless_all=True)
+    no_text = where([is_blank("".join(texts)) for texts in data.texts], unless_all=True)
     return [
         Finding("items without an image", no_image, "add an image path to each"),
         Finding("items without a text", no_text, "their text features carry no information"),

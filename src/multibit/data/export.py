@@ -14,22 +14,25 @@ from multibit.arrays import check_offsets
 from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import SUFFIXES, write_manifest
 from multibit.data.values import id_of, texts_of
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.files import located, portable_path, read_npz, replacing
 
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 
 
-def require_dataset_target(path: Path, *, features: bool = False) -> None:
+def require_dataset_target(path: Path, *, features: bool = False, spreadsheet_safe: bool = False) -> None:
     """Refuse a path that has the wrong suffix, or an existing folder, before the work starts.
 
     Args:
         path: of `write_dataset`. features: it is the path of `write_arrays_npz` instead.
+        spreadsheet_safe: as for `write_dataset`.
 
     Raises:
-        DataError: neither function could write there.
+        DataError: neither function could write there. ConfigError: `spreadsheet_safe` of another format than .csv.
     """
     suffix = path.suffix.lower()
+    if spreadsheet_safe and suffix != ".csv":
+        raise ConfigError(f"has no effect on {path}, which is not a .csv.", option="spreadsheet_safe")
     if features and suffix != ".npz":
         raise DataError("must end in .npz for features.", file=path)
     if suffix not in (*SUFFIXES, ".npz", ""):
@@ -38,18 +41,21 @@ def require_dataset_target(path: Path, *, features: bool = False) -> None:
         raise DataError("exists already.", file=path, hint="Choose another folder or delete it first.")
 
 
-def write_dataset(dataset: PairedDataset, path: Path | str) -> None:
+def write_dataset(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe: bool = False) -> None:
     """Write a data set in the format of the suffix: .csv, .jsonl, .parquet, .npz, or a folder for the `.mat` trio.
+
+    Args:
+        dataset: N items. path: of the file or folder. spreadsheet_safe: of a .csv, as in `write_manifest`.
 
     Raises:
         DataError: another suffix, a folder that exists, or as `write_mat_trio`.
     """
     path = Path(path)
-    require_dataset_target(path)
+    require_dataset_target(path, spreadsheet_safe=spreadsheet_safe)
     if path.suffix.lower() == ".npz":
         write_arrays_npz(_arrays(dataset, path.parent), path)
     elif path.suffix:
-        write_manifest(dataset, path)
+        write_manifest(dataset, path, spreadsheet_safe=spreadsheet_safe)
     else:
         write_mat_trio(dataset, path)
 

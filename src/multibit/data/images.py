@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,12 +16,18 @@ from multibit.files import require_regular
 DEEP = 1 << 16
 """Values of an image of 16 bits are below this."""
 
+BRIGHT = 16
+"""A float image whose largest value is above 1 and below this is neither in the range to 1 nor in that to 255."""
+
 MAX_PIXELS = 89_478_485
 """Larger images are refused: decoding them could exhaust the memory. Pillow warns above the same number."""
 
 
+READ = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "SGI", "TGA", "TIFF", "WEBP")
+"""Formats that are read; the decoders of others, such as EPS, start programs."""
+
 UPLOADED = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-"""Formats that are read from strangers; the decoders of others, such as EPS, start programs."""
+"""Formats that are read from strangers over the network."""
 
 
 def open_image(path: Path) -> Image.Image:
@@ -30,7 +37,7 @@ def open_image(path: Path) -> Image.Image:
         DataError: missing, not a regular file, empty, truncated, not an image, more than `MAX_PIXELS` pixels, or values
             of an unknown range.
     """
-    if path.exists():
+    if os.path.exists(path):  # noqa: PTH110 - `Path.exists` raises for a name that is too long
         require_regular(path)
     try:
         return decode_image(path, max_pixels=MAX_PIXELS)
@@ -39,12 +46,12 @@ def open_image(path: Path) -> Image.Image:
 
 
 def decode_image(
-    source: Path | BinaryIO, *, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
+    source: Path | BinaryIO, *, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = READ
 ) -> Image.Image:
     """Decode an image to RGB, as `open_image`, from a path or an open file.
 
     Args:
-        source: of the image. max_pixels: more are refused before decoding. formats: of Pillow; all when None.
+        source: of the image. max_pixels: more are refused before decoding. formats: of Pillow.
 
     Raises:
         DataError: as `open_image`.
@@ -87,9 +94,10 @@ def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
         DataError: values that are in none of the ranges that are in use.
     """
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
-    if not low >= 0 or not high < DEEP:  # NaN is refused too
+    is_float = values.dtype.kind == "f"
+    if not low >= 0 or not high < DEEP or (is_float and 1 < high < BRIGHT):  # NaN is refused too
         raise DataError(f"values from {low:g} to {high:g}; 0 to 1 (floats), to 255 or to 65,535 are read.")
-    if values.dtype.kind == "f" and high <= 1:
+    if is_float and high <= 1:
         return np.round(values * 255).astype(np.uint8)
     return (values / 256 if high > 255 else values).astype(np.uint8)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +17,13 @@ from typing import Any, TextIO
 import pyarrow
 import pyarrow.parquet
 
+from multibit.cells import no_formula, write_csv
 from multibit.data.dataset import PairedDataset
-from multibit.data.values import describe, id_of, labels_of, path_of, texts_of
+from multibit.data.notes import note
+from multibit.data.values import describe, id_of, labels_of, path_of, texts_of, with_slashes
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.files import replacing, require_regular
-from multibit.texts import SAVE_AS_UTF8, encoding_of
+from multibit.texts import SAVE_AS_UTF8, encoding_of, parse_json
 
 FIELDS = ("id", "image", "text", "texts", "labels")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -30,6 +34,12 @@ READ = (*SUFFIXES, ".tsv", ".json")
 
 OPTIONAL = ("image", "labels")
 """Fields whose column may be missing: then no item has one."""
+
+ALSO = {"labels": "label"}
+"""Another name of a field's column, which is read where the field's own is missing."""
+
+MISSING = frozenset(("nan", "none", "null", "<na>", "n/a"))
+"""What other tools write into a text file for a missing value."""
 
 BATCH = 4096
 """Rows of a Parquet file that are read or written at a time."""
@@ -53,7 +63,9 @@ def read_manifest(
     Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels`. In CSV and TSV, several
     values of one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text
     in `raw` or `text`; labels are names, class numbers or multi-hot vectors. Label columns are in alphabetical order.
-    Without a column of images or labels, no item has one.
+    Without a column of images or labels, no item has one. Names of columns are compared without case and blanks at
+    their ends, and `label` is read where `labels` is missing. What may be a mistake of the tool that wrote the file is
+    told in a `DataNote`.
 
     Args:
         path: a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file.
@@ -75,14 +87,17 @@ def read_manifest(
     items: list[tuple[str, Path | None, tuple[str, ...]]] = []
     labels: list[Any] = []
     rows = array("q")
+    remarks, is_text = _Remarks(path, separator), path.suffix.lower() in (".csv", ".tsv")
     try:
         for number, cells in rows_of(path, encoding):
-            row = _Row(number, cells, columns)
+            row = _Row(number, cells, columns, is_text)
             rows.append(number)
             items.append(row.item(root, separator))
             labels.append(row.values("labels", separator))
+            remarks.read(row, items[-1], labels[-1])
         if images is not None:
             _require_effect(root, [image for _, image, _ in items if image is not None])
+        remarks.tell()
         names, found = labels_of(labels, rows=rows, label_names=label_names)
         whole = ((*item, each) for item, each in zip(items, names, strict=True))
         return PairedDataset.of_items(whole, found, rows=rows)
@@ -103,10 +118,15 @@ def require_known_fields(names: Mapping[str, str], known: Sequence[str], option:
         require_known("field", name, known, option=option)
 
 
-def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
+def write_manifest(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe: bool = False) -> None:
     """Write a manifest that `read_manifest` reads back, in the format of its suffix, in one step.
 
     Paths of images below the manifest's folder are relative to it. A label that no item has is not written.
+
+    Args:
+        dataset: N items. path: a .csv, .jsonl or .parquet file.
+        spreadsheet_safe: in a .csv, put an apostrophe in front of ids and paths that a spreadsheet would take for
+            formulas. Read back, these ids and paths have it too. Texts and labels are JSON lists, never formulas.
 
     Raises:
         DataError: another suffix.
@@ -132,11 +152,20 @@ def write_manifest(dataset: PairedDataset, path: Path | str) -> None:
             if kind == ".jsonl":
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
                 return
-            table = csv.DictWriter(file, SCHEMA.names, lineterminator="\n")
-            table.writeheader()
-            for row in rows:
-                several = {name: json.dumps(row[name], ensure_ascii=False) for name in ("texts", "labels")}
-                table.writerow({**row, **several})
+            guard = no_formula if spreadsheet_safe else _unchanged
+            cells = (
+                (guard(str(row["id"])), guard(str(row["image"])), _json_cell(row["texts"]), _json_cell(row["labels"]))
+                for row in rows
+            )
+            write_csv(file, itertools.chain([SCHEMA.names], cells))
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def _json_cell(values: Any) -> str:
+    return json.dumps(values, ensure_ascii=False)
 
 
 def _relative(image: Path | None, folder: Path) -> str:
@@ -168,6 +197,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
     try:
         if suffix == ".parquet":
             with pyarrow.parquet.ParquetFile(path) as whole:
+                _require_once(whole.schema_arrow.names)
                 rows = (row for batch in whole.iter_batches(BATCH) for row in batch.to_pylist())
                 yield from enumerate(rows, start=1)
             return
@@ -201,34 +231,61 @@ def _csv_rows(file: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, 
     reader = csv.DictReader(file, strict=True, delimiter=delimiter)
     try:
         names = list(reader.fieldnames or ())
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError("two columns of this name; each must be unique.", row=1, field=twice)
+        _require_once(names, row=1)
         for row in reader:
             if None in row or None in row.values():
                 found = len(names) + len(row.get(None) or ()) - list(row.values()).count(None)
                 raise DataError(f"{found} cells; the header has {len(names)}.", row=reader.line_num)
+            if len(names) > 1 and [cell.lstrip("\ufeff") for cell in row.values()] == names:
+                hint = "The file was joined from several: keep only the first header."
+                raise DataError("the header again.", row=reader.line_num, hint=hint)
+            if delimiter == "\t":
+                _refuse_swallowed_rows(row.values(), reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"not CSV ({error}).", row=reader.reader.line_num) from None
 
 
+def _refuse_swallowed_rows(cells: Iterable[str], line: int) -> None:
+    """Refuse a cell between tabs that contains tabs and line breaks.
+
+    Many tools write such cells as they are, so a text that begins with a quotation mark would swallow the rows up to
+    the next quotation mark.
+
+    Raises:
+        DataError: with the row where the cell begins.
+    """
+    for cell in cells:
+        if "\t" in cell and (breaks := cell.count("\n")):
+            raise DataError(
+                f"a cell begins with a quotation mark, which ends {breaks} lines later.",
+                row=line - breaks,
+                hint='Write "" for a quotation mark and put its cell in quotation marks, or write JSON lines.',
+            )
+
+
+def _require_once(names: Sequence[str], row: int | None = None) -> None:
+    """Refuse two columns of one name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError("two columns of this name; each must be unique.", row=row, field=twice)
+
+
 def _json_rows(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, start=1):
+        line = line.lstrip("\ufeff")  # files with a byte order mark may have been joined
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON ({error}).", row=number) from None
+            row = parse_json(line)
+        except DataError as error:
+            error.row = number
+            raise
         yield number, _require_object(row, number)
 
 
 def _json_list(file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        rows = json.loads("".join(file))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON ({error}).") from None
+    rows = parse_json("".join(file))
     if not isinstance(rows, list):
         raise DataError(f"need a list of objects, one per item, got {describe(rows)}.")
     for number, row in enumerate(rows, start=1):
@@ -255,28 +312,49 @@ class _Row:
 
     Attributes:
         number: as an editor shows it. cells: by the file's own column names. columns: those names by field.
+        is_text: of a CSV or TSV file, whose ids may have blanks at their ends.
     """
 
     number: int
     cells: Mapping[str, Any]
     columns: Mapping[str, str]
+    is_text: bool
 
     def item(self, root: Path, separator: str) -> tuple[str, Path | None, tuple[str, ...]]:
         """Id, image and texts; image paths are relative to `root`, a CSV cell of several texts is split."""
         name = id_of(self._value("id"), row=self.number)
+        name = name.strip() if self.is_text else name
         image = path_of(self._value("image"), row=self.number)
-        several = "texts" in self.columns or ("text" not in self.columns and "texts" in self.cells)
-        field = "texts" if several else "text"
-        texts = texts_of(self.values(field, separator if several else None), row=self.number, field=field)
-        return name, None if image is None else root / image, texts
+        field = self.text_field
+        several = field == "texts"
+        value = self.values(field, separator if several else None)
+        if not several and isinstance(value, list) and value and _LIST.fullmatch(value[0]):
+            hint = "Map the field texts to this column with `columns`, as a JSON list; or write JSON lines."
+            raise DataError(f"{value[0][:40]!r} is a list of texts.", row=self.number, field=field, hint=hint)
+        texts = texts_of(value, row=self.number, field=field)
+        return name, None if image is None else _place(root, image), texts
+
+    @property
+    def text_field(self) -> str:
+        """The field that is read: `text` or `texts`."""
+        if "texts" in self.columns or ("text" not in self.columns and self._column("texts") is not None):
+            return "texts"
+        return "text"
+
+    def _column(self, field: str) -> str | None:
+        """The column of a field that is not mapped; None if it has none."""
+        if field in self.cells:
+            return field
+        folded = {str(name).strip().casefold(): name for name in self.cells}
+        return folded.get(field) or (self._column(ALSO[field]) if field in ALSO else None)
 
     def _value(self, field: str) -> Any:
-        column = self.columns.get(field, field)
-        if column not in self.cells:
+        column = self.columns.get(field) or self._column(field)
+        if column is None or column not in self.cells:
             if field in OPTIONAL and field not in self.columns:
                 return None
             raise DataError(
-                f"no column {column!r}; it has {', '.join(map(str, self.cells))}.",
+                f"no column {self.columns.get(field, field)!r}; it has {', '.join(map(str, self.cells))}.",
                 row=self.number,
                 field=field,
                 hint=f"Map the field {field} to a column with `columns`.",
@@ -297,6 +375,73 @@ class _Row:
             raise DataError(
                 f"{value[:40]!r} starts like a JSON list but is not one ({error}).", row=self.number, field=field
             ) from None
+
+
+_LIST = re.compile(r"""\[\s*(['"]).*\1\s*\]""", re.DOTALL)
+"""A list of texts as JSON, Python or numpy writes it."""
+
+_SEPARATORS = ";|,"
+_BITS = re.compile(r"[01]([ ,;|][01])+")
+
+
+@dataclass
+class _Remarks:
+    """What looks like a mistake of the tool that wrote a manifest, counted while the rows are read."""
+
+    path: Path
+    separator: str
+    missing: int = 0
+    unsplit: int = 0
+    split: int = 0
+    bits: int = 0
+    ignored: int = 0
+
+    def read(self, row: _Row, item: tuple[str, Path | None, tuple[str, ...]], labels: Any) -> None:
+        """Count the values of a row."""
+        name, image, texts = item
+        self.ignored += row.text_field == "texts" and "text" in row.cells and "text" not in row.columns.values()
+        if not row.is_text or not isinstance(labels, list):
+            return
+        cells = [name, "" if image is None else image.name, *texts, *map(str, labels)]
+        self.missing += any(cell.casefold() in MISSING for cell in cells)
+        written = [label for label in labels if isinstance(label, str)]
+        vector = len(written) > 2 and set(written) <= {"0", "1"}
+        self.bits += vector or any(_BITS.fullmatch(label) is not None for label in written)
+        self.split += len(labels) > 1
+        self.unsplit += any(mark in label for label in written for mark in self.others)
+
+    @property
+    def others(self) -> str:
+        """Other separators that are in use."""
+        return "".join(mark for mark in _SEPARATORS if mark != self.separator)
+
+    def tell(self) -> None:
+        """Issue a `DataNote` for each kind of mistake that was found."""
+        if self.missing:
+            note(
+                f"{self.path}: {self.missing:,} rows have nan, None or NULL as text; write empty cells where they "
+                "stand for missing values."
+            )
+        if self.bits:
+            note(
+                f"{self.path}: {self.bits:,} rows have labels such as 0 1 0, which is read as one name; write a JSON "
+                "list, [0, 1, 0], for a multi-hot vector."
+            )
+        if self.unsplit and not self.split:
+            note(
+                f"{self.path}: no label is separated by {self.separator!r}, but {self.unsplit:,} rows have one of "
+                f"{' '.join(self.others)} in a label; name the `separator` if it separates labels."
+            )
+        if self.ignored:
+            note(f"{self.path}: the column text is not read, because there is texts.")
+
+
+def _place(root: Path, image: Path) -> Path:
+    """The place of an image; a relative path that was written on Windows has backslashes."""
+    path = root / image
+    if "\\" not in str(image) or os.path.lexists(path):
+        return path
+    return root / with_slashes(str(image))
 
 
 def _require_effect(root: Path, images: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ from multibit.data.manifest import rows_of
 from multibit.data.sources.common import load_json, read_lines
 from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import MIN_ITEMS, Split
-from multibit.data.values import id_of
+from multibit.data.values import id_of, same_name, with_slashes
 from multibit.errors import ConfigError, DataError
 from multibit.files import read_npz, require_regular
 from multibit.texts import SAVE_AS_UTF8
@@ -130,10 +130,8 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
     suffix = path.suffix.lower()
     found: Mapping[str, Any]
     if path.is_dir():
-        found = {
-            file.stem.lower(): [line for line in read_lines(file, hint=SAVE_AS_UTF8) if line]
-            for file in _text_files(path)
-        }
+        files_of = [(file.stem, file) for file in _text_files(path)]
+        found = {name: [line for line in read_lines(file, hint=SAVE_AS_UTF8) if line] for name, file in files_of}
     elif suffix == ".npz":
         found = read_npz(path)
     elif suffix == ".mat":
@@ -147,13 +145,42 @@ def read_roles(path: Path, ids: Sequence[str]) -> dict[str, Rows]:
             "not a split; need a number (the seed), .npz, .mat, .json, a folder of .txt files, or a run folder.",
             file=path,
         )
-    named = {role: found[name] for role, names in ROLE_NAMES.items() for name in reversed(names) if name in found}
-    if not named:
-        raise DataError(f"no role in it; need query and train, found {', '.join(found) or 'nothing'}.", file=path)
     try:
-        return _rows_by_role(named, ids, from_one=suffix == ".mat")
+        named = _named(found)
+        if not named:
+            raise DataError(f"no role in it; need query and train, found {', '.join(found) or 'nothing'}.")
+        return _in_range(_rows_by_role(named, ids, from_one=suffix == ".mat"), len(ids))
     except DataError as error:
         raise error.within(path) from None
+
+
+def _named(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file or folder has for each role, under any of its names in any case.
+
+    Raises:
+        DataError: two names of one role.
+    """
+    named = {}
+    for role, names in ROLE_NAMES.items():
+        keys = [key for key in found if str(key).lower() in names]
+        if len(keys) > 1:
+            raise DataError(f"{' and '.join(keys)} are names of one role.", field=role, hint="Keep one of them.")
+        if keys:
+            named[role] = found[keys[0]]
+    return named
+
+
+def _in_range(roles: Mapping[str, Rows], items: int) -> dict[str, Rows]:
+    """The rows of each role, if the data has them.
+
+    Raises:
+        DataError: a row that does not exist.
+    """
+    for role, rows in roles.items():
+        outside = rows[(rows < 0) | (rows >= items)]
+        if len(outside):
+            raise DataError(f"row {outside[0]}, but the data has rows 0 to {items - 1}.", field=role)
+    return dict(roles)
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -161,17 +188,28 @@ def _text_files(folder: Path) -> list[Path]:
 
 
 def read_groups(path: Path, ids: Sequence[str]) -> NDArray[np.str_]:
-    """Group of each item, from a manifest with the columns `id` and `group`; an unlisted item is its own group.
+    """Group of each item, from a manifest with the columns `id` and `group`.
+
+    An item that is not listed, or without a group, is its own group.
 
     Raises:
-        DataError: unreadable, a column is missing, or none of the ids is in the data.
+        DataError: unreadable, a column is missing, a group of another type, an item in two groups, or none of the ids
+            is in the data.
     """
-    groups = {}
+    groups: dict[str, str] = {}
     for number, row in rows_of(path):
         for field in ("id", "group"):
             if field not in row:
                 raise DataError(f"no column {field!r}; it has {', '.join(row)}.", file=path, row=number, field=field)
-        groups[id_of(row["id"], row=number)] = f"group {row['group']}"
+        try:
+            name, group = id_of(row["id"], row=number), row["group"]
+            if group is None or group == "":
+                continue
+            group = f"group {id_of(group, row=number, field='group')}"
+            if groups.setdefault(name, group) != group:
+                raise DataError(f"{name!r} is in two groups.", row=number, field="group")
+        except DataError as error:
+            raise error.within(path) from None
     if not groups.keys() & set(ids):
         raise DataError(
             f"none of its {len(groups):,} ids is in the data, whose first is {ids[0]!r}.", file=path, field="id"
@@ -207,7 +245,7 @@ def _rows_by_role(named: Mapping[str, Any], ids: Sequence[str], *, from_one: boo
     texts = {role: array for role, array in given.items() if array.dtype.kind in "US"}
     masks = {role: np.flatnonzero(array) for role, array in given.items() if array.dtype.kind == "b"}
     whole = {role: array for role, array in given.items() if array.dtype.kind == "i"}
-    found = {role: [_row(str(name).strip(), known, role) for name in array] for role, array in texts.items()}
+    found = {role: [_row(str(name), known, role) for name in array] for role, array in texts.items()}
     numbers = [name for role in texts for name, row in zip(texts[role], found[role], strict=True) if row is None]
     named_ids = sum(len(rows) - rows.count(None) for rows in found.values())
     if numbers and named_ids:
@@ -269,6 +307,8 @@ def _array(values: Any, role: str, items: int) -> NDArray[Any]:
     if array.ndim == 1 and array.dtype.kind in "iuf":
         if not np.isfinite(array).all() or (array != np.floor(array)).any():
             raise DataError(f"need whole numbers, got {array.dtype} with fractions.", field=role)
+        if (largest := float(array.max())) >= 2**62 or float(array.min()) < -(2**62):
+            raise DataError(f"need row numbers, got {largest:g}.", field=role)
         return array.astype(np.int64)  # MATLAB's numbers are floats
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise DataError(f"need rows, ids or a mask, got {array.dtype} of shape {array.shape}.", field=role)
@@ -282,10 +322,13 @@ def _is_mask(array: NDArray[Any], items: int) -> bool:
 
 def _row(name: str, known: Mapping[str, int], role: str) -> int | None:
     """Row of an id, or of a file name (labels may follow) whose stem is the id; None of a number that is not an id."""
-    first = (name.split() or [""])[0]
-    for candidate in (name, first, PurePosixPath(first).stem):
-        if candidate in known:
-            return known[candidate]
+    written, name = name, name.strip()
+    first = with_slashes((name.split() or [""])[0])
+    path = PurePosixPath(first)
+    for each in (written, name, first, path.with_suffix("").as_posix() if path.name else first, path.stem):
+        for candidate in (each, same_name(each)):
+            if candidate in known:
+                return known[candidate]
     if name.isdecimal():
         return None
     raise DataError(f"the data has no item {name[:60]!r}.", field=role)

@@ -16,7 +16,11 @@ from multibit.errors import DataError
 TEXT_KEYS = ("raw", "text", "caption", "sentence", "texts", "captions", "sentences")
 """Keys of the text in a structure that also has tokens, numbers and so on, as in COCO on the hub."""
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _TWO_BYTES = re.compile("[\u0080-\u07ff]{2,}")
+
+EXACT = 2**53
+"""Larger floats do not hold every whole number."""
 
 NO_CLASS = -1
 """Class number of an item whose label is hidden."""
@@ -26,17 +30,17 @@ def id_of(value: Any, *, row: int | None = None, field: str = "id") -> str:
     """An id: a text, a whole number, or a whole float, which is how MATLAB and pandas store numbers.
 
     Raises:
-        DataError: empty, null, or of another type.
+        DataError: empty or blank, null, or of another type; a float that is too large to be exact.
 
     Example:
         >>> id_of("a"), id_of(7), id_of(101.0)
         ('a', '7', '101')
     """
     value = _plain(value)
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise DataError("the id is empty.", row=row, field=field)
     number = _whole(value)
-    if number is not None:
+    if number is not None and not (isinstance(value, float) and abs(value) > EXACT):
         return str(number)
     if isinstance(value, str | bytes):
         return _text(value, row, field)
@@ -71,7 +75,7 @@ def path_of(value: Any, *, row: int | None = None, field: str = "image") -> Path
     """The path of a file; None for null and an empty text.
 
     Raises:
-        DataError: a value of another type.
+        DataError: a value of another type, or an address in the web.
     """
     value = _plain(value)
     if value is None or value == "":
@@ -81,7 +85,20 @@ def path_of(value: Any, *, row: int | None = None, field: str = "image") -> Path
     path = _text(value, row, field)
     if "\0" in path:
         raise DataError(f"a path with a NUL character: {path[:60]!r}.", row=row, field=field)
+    if _ADDRESS.match(path):
+        hint = "Download the images, and write the paths of their files."
+        raise DataError(f"{path[:60]!r} is an address, not the path of a file.", row=row, field=field, hint=hint)
     return Path(path)
+
+
+def with_slashes(path: str) -> str:
+    r"""A path that was written on Windows with slashes; any other unchanged.
+
+    Example:
+        >>> with_slashes("D:\\set\\a.jpg"), with_slashes("a/b\\c.jpg")
+        ('D:/set/a.jpg', 'a/b\\c.jpg')
+    """
+    return path.replace("\\", "/") if "/" not in path or re.match("[A-Za-z]:", path) else path
 
 
 def labels_of(
@@ -96,7 +113,7 @@ def labels_of(
 
     A value is null, a name, a class number, or a list of names or of class numbers. Where every list has the same
     length of two or more and contains nothing but 0 and 1, the lists are multi-hot vectors. The class number -1 is an
-    item whose label is hidden.
+    item whose label is hidden. With `label_names`, class numbers count from 0 or from 1, whichever fits the names.
 
     Args:
         values: of the N items. rows: their rows in the file, for errors.
@@ -108,7 +125,8 @@ def labels_of(
         None for all that occur.
 
     Raises:
-        DataError: a value of another type, or a class number without a name.
+        DataError: a value of another type, a class number without a name, or class numbers that fit the names counted
+            from 0 as well as from 1.
 
     Example:
         >>> labels_of([[0, 1], [1, 1]])
@@ -126,14 +144,60 @@ def labels_of(
                 f"vectors of {width} labels, but {len(columns)} names are given.", field=field, hint=f"Name {width}."
             )
         return [tuple(columns[i] for i, each in enumerate(value or ()) if each) for value in plain], columns
-    known = class_names if class_names is not None else given
+    parts = [[_plain(part) for part in value] if isinstance(value, list | tuple) else [value] for value in plain]
+    known = class_names
+    if given is not None and class_names is None:
+        parts = _numbers_in_texts(parts, given)
+        known = _from_zero(parts, given, field)
     names = []
-    for number, value in enumerate(plain):
+    for number, each in enumerate(parts):
         row = rows[number] if rows else None
-        parts = value if isinstance(value, list | tuple) else [value]
-        found = (_label(_plain(part), known, row, field) for part in parts)
+        found = (_label(part, known, row, field) for part in each)
         names.append(tuple(name for name in found if name is not None))
     return names, given
+
+
+def first_class(lowest: int, highest: int, names: Sequence[str]) -> int:
+    """The first class number of a column: 0 or 1, whichever fits the names of the classes.
+
+    Args:
+        lowest, highest: class numbers that occur. names: of all classes.
+
+    Raises:
+        DataError: neither fits, or both do.
+
+    Example:
+        >>> first_class(0, 1, ["cat", "dog"]), first_class(1, 2, ["cat", "dog"])
+        (0, 1)
+    """
+    from_zero, from_one = lowest >= 0 and highest < len(names), lowest >= 1 and highest <= len(names)
+    if from_zero != from_one:
+        return int(from_one)
+    both = f"; counted from 0, {lowest} is {names[lowest]!r}, from 1 {names[lowest - 1]!r}" if from_zero else ""
+    raise DataError(
+        f"class numbers {lowest} to {highest} for {len(names)} label names{both}.",
+        hint="Leave out `label_names`, or write names or multi-hot vectors instead of class numbers.",
+    )
+
+
+def _from_zero(parts: Sequence[Sequence[Any]], names: Sequence[str], field: str) -> Sequence[str]:
+    """The names of the classes from 0, where the class numbers may count from 1."""
+    numbers = [number for each in parts for number in map(_whole, each) if number not in (None, NO_CLASS)]
+    if not numbers or min(numbers) < 1 or max(numbers) > len(names):  # from 0; what has no name is refused by its row
+        return names
+    try:
+        return ["", *names] if first_class(min(numbers), max(numbers), names) else names
+    except DataError as error:
+        error.field = field
+        raise
+
+
+def _numbers_in_texts(parts: list[list[Any]], names: Sequence[str]) -> list[list[Any]]:
+    """Texts as class numbers, where all of them are numbers and none is a name, as in a CSV file."""
+    texts = {part.strip() for each in parts for part in each if isinstance(part, str)} - {""}
+    if not texts or not all(re.fullmatch("-?[0-9]{1,9}", text) for text in texts) or texts & set(names):
+        return parts
+    return [[int(part) if isinstance(part, str) and part.strip() else part for part in each] for each in parts]
 
 
 def numbered_labels(count: int) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from multibit.arrays import IntArray, Labels, require_finite
 from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.images import open_image
-from multibit.data.sources.common import note
+from multibit.data.notes import note
 from multibit.errors import DataError, FormatError, MismatchError, require_known
 from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
@@ -85,7 +85,7 @@ def extract_features(
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
     if (folder / "store.json").exists() and not update:
         same = _require_same(FeatureStore.open(folder), dataset, recipe, shapes)
-        if _with_paths_of(same, dataset) is None:
+        if _with_paths_of(same, dataset) is None and not _left_over(folder):
             return same
     folder.mkdir(parents=True, exist_ok=True)
     with showing(progress), only_writer(folder, (PLAN, "shard-*", "items-*", "store.json")):
@@ -99,7 +99,21 @@ def extract_features(
             extraction.resume_or_start(recipe)
             _run(extraction, workers, engine)
             _finish(extraction, recipe, store)
+        for path in _left_over(folder):
+            path.unlink()
     return FeatureStore.open(folder)
+
+
+def _left_over(folder: Path) -> list[Path]:
+    """What a process left in a store that was killed after the store was complete: items of before, and its plan."""
+    header = read_header(folder)
+    found = [path for path in folder.glob("items-*.parquet") if path.name != header.items]
+    with contextlib.suppress(FormatError):  # there is none
+        plan = read_json(folder / PLAN, kind="extraction plan", version=2, form=_Plan).plan
+        first = plan.get("first")
+        if isinstance(first, int) and first < header.shards:  # its shards are in the store
+            found.append(folder / PLAN)
+    return found
 
 
 def _run(extraction: Extraction, workers: int, engine: str) -> None:

@@ -23,7 +23,7 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import FeatureStore
-from multibit.files import checksum_file, fingerprint, read_json, write_json
+from multibit.files import checksum_file, fingerprint, read_json, remove_left_over, write_json
 from multibit.folders import subfolder
 from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
@@ -194,6 +194,7 @@ class Reproduction:
 
     def _open_or_train(self, method: str, config: Settings, folder: Path) -> Run:
         if (folder / "run.json").exists():
+            remove_left_over(folder)
             if run := self._open(folder, config):
                 return run
             stale = _free(folder.with_name(f"{folder.name}-stale"))

@@ -63,7 +63,7 @@ class QueryFile:
         """Read what the file holds.
 
         Raises:
-            DataError: unreadable, no column of queries, or ids that are neither strings nor integers.
+            DataError: unreadable, no column of queries, two of one name, or ids that are neither strings nor integers.
         """
         source = Path(path)
         require_regular(source)
@@ -72,7 +72,10 @@ class QueryFile:
                 schema, count = file.schema_arrow, file.metadata.num_rows
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
-        given = next((name for name in (*GIVEN, ID) if name in schema.names), None)
+        columns = [name for name in schema.names if name in (*GIVEN, ID)]
+        if twice := next((name for name in columns if columns.count(name) > 1), None):
+            raise DataError("two columns of this name; each must be unique.", file=source, field=twice)
+        given = next((name for name in (*GIVEN, ID) if name in columns), None)
         if given is None:
             names = ", ".join(schema.names)
             raise DataError(f"no column {', '.join(GIVEN)} or {ID}; found {names}.", file=source)

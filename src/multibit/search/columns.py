@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.packing import CodesHeader
-from multibit.errors import DataError
+from multibit.errors import DataError, FormatError
+from multibit.search.trust import require_whole, take
 
 Id = str | int
 Lookup = tuple[NDArray[np.uint64], Rows]
@@ -65,6 +66,7 @@ class IdColumn:
 
     Attributes:
         values: the ids. stored: `lookup` where a file has it; computed when first needed otherwise.
+        mapped: the values are those of a file, which are checked when they are used.
 
     Example:
         >>> ids = IdColumn(strings(["a", "b"]))
@@ -74,6 +76,7 @@ class IdColumn:
 
     values: range | NDArray[np.int64] | pyarrow.LargeStringArray
     stored: Lookup | None = None
+    mapped: bool = False
 
     @classmethod
     def of(cls, ids: Any) -> IdColumn:
@@ -98,16 +101,48 @@ class IdColumn:
         return len(self.values)
 
     def __getitem__(self, row: int) -> Id:
-        value = self.values[row]
-        if isinstance(value, pyarrow.LargeStringScalar):
-            return str(value)
-        return int(value)
+        if isinstance(self.values, pyarrow.LargeStringArray):
+            return self.listed(np.array([range(len(self))[row]]))[0]
+        return int(self.values[row])
 
     def listed(self, rows: Rows) -> list[Id]:
         """The ids of some rows."""
         if isinstance(self.values, pyarrow.LargeStringArray):
-            return list(self.values.take(pyarrow.array(rows)).to_pylist())
+            return list(self._texts_of(rows).to_pylist())
         return list(self.take(rows).integers.tolist())
+
+    def _texts_of(self, rows: Rows) -> pyarrow.LargeStringArray:
+        """Some ids that are strings, as a column."""
+        texts: pyarrow.LargeStringArray = self.values
+        return take(texts, rows, "ids") if self.mapped else texts.take(pyarrow.array(rows))
+
+    @cached_property
+    def whole(self) -> pyarrow.LargeStringArray:
+        """All ids that are strings, checked.
+
+        Raises:
+            FormatError: a text that is not inside its file, or not UTF-8.
+        """
+        if self.mapped:
+            require_whole(self.values, "ids")
+        return self.values
+
+    def require_sound(self) -> None:
+        """Refuse texts outside of the file, and a lookup that is not that of the ids; in time of their number.
+
+        Raises:
+            FormatError: one of these.
+        """
+        if self.kind == "range":
+            return
+        if self.kind == "string":
+            self.whole  # noqa: B018 - checks it
+        keys, rows = self.lookup
+        sound = bool(np.array_equal(np.sort(rows), np.arange(len(self)))) and bool((keys[1:] >= keys[:-1]).all())
+        if not sound or not np.array_equal(keys, self.keys[rows]):
+            raise FormatError("the lookup does not fit the ids.", field="id_rows")
+        if (twice := self._duplicate()) is not None:
+            raise FormatError(f"{self[twice]!r} occurs twice.", field="ids")
 
     @property
     def kind(self) -> str:
@@ -174,6 +209,9 @@ class IdColumn:
         place = np.searchsorted(keys, ids.keys)
         nearest = np.minimum(place, len(keys) - 1)
         out = np.where(keys[nearest] == ids.keys, rows[nearest], -1)
+        found = out[keys[nearest] == ids.keys]
+        if len(found) and not 0 <= found.min() <= found.max() < len(self):
+            raise FormatError(f"the lookup has a row outside of the {len(self):,} items.", field="id_rows")
         return self._checked(out, ids, place) if self.kind == "string" else out
 
     @classmethod
@@ -186,19 +224,19 @@ class IdColumn:
         if len(ranges) == len(filled) and all(one.stop == other.start for one, other in itertools.pairwise(ranges)):
             return cls(range(ranges[0].start, ranges[-1].stop))
         if filled[0].kind == "string":
-            return cls(pyarrow.concat_arrays([part.values for part in filled]))
+            return cls(pyarrow.concat_arrays([part.whole for part in filled]))
         return cls(np.concatenate([part.integers for part in filled]))
 
     def take(self, rows: Rows) -> IdColumn:
         """Some of the ids, in the order given."""
         if isinstance(self.values, pyarrow.LargeStringArray):
-            return IdColumn(self.values.take(pyarrow.array(rows)))
+            return IdColumn(self._texts_of(rows))
         return IdColumn(rows + self.values.start if isinstance(self.values, range) else self.values[rows])
 
     def to_arrow(self) -> Any:
         """The ids as an Arrow array."""
         if isinstance(self.values, pyarrow.LargeStringArray):
-            return self.values
+            return self.whole
         return pyarrow.array(self.integers)
 
     def to_arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -209,7 +247,7 @@ class IdColumn:
         lookup = {"id_keys": keys, "id_rows": rows}
         if isinstance(self.values, np.ndarray):
             return {"ids": self.values, **lookup}, {"ids": "integer"}
-        return {**text_arrays(self.values, "ids"), **lookup}, {"ids": "string"}
+        return {**text_arrays(self.whole, "ids"), **lookup}, {"ids": "string"}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], header: IdHeader, count: int) -> IdColumn:
@@ -224,7 +262,7 @@ class IdColumn:
         if header.ids == "range":
             return cls(range(header.first_id, header.first_id + count))
         lookup = (arrays["id_keys"], arrays["id_rows"]) if "id_keys" in arrays else None
-        found = cls(arrays["ids"] if header.ids == "integer" else text_column(arrays, "ids"), lookup)
+        found = cls(arrays["ids"] if header.ids == "integer" else text_column(arrays, "ids"), lookup, mapped=True)
         kinds = {"id_keys": np.uint64, "id_rows": np.int64, **({"ids": np.int64} if header.ids == "integer" else {})}
         wrong = [name for name in kinds if name in arrays and not _is_column(arrays[name], kinds[name], count)]
         if wrong or len(found) != count:
@@ -235,7 +273,7 @@ class IdColumn:
     def keys(self) -> NDArray[np.uint64]:
         """(N,) key of each row, see `lookup`."""
         if isinstance(self.values, pyarrow.LargeStringArray):
-            hashed = map(xxhash.xxh3_64_intdigest, self.values.cast(pyarrow.large_binary()).to_pylist())
+            hashed = map(xxhash.xxh3_64_intdigest, self.whole.cast(pyarrow.large_binary()).to_pylist())
             return np.fromiter(hashed, np.uint64, len(self.values))
         return self.integers.view(np.uint64)
 

@@ -50,8 +50,7 @@ class Duplicates:
 
     @property
     def _id_values(self) -> Any:
-        values = self.ids.values
-        return values if isinstance(values, pyarrow.LargeStringArray) else np.asarray(values, np.int64)
+        return self.ids.to_arrow() if self.ids.kind == "string" else self.ids.integers
 
     def save(self, path: Path | str) -> None:
         """Write to Parquet: `group`, `id`, `distance` to the first item of the group, and the metadata fields.

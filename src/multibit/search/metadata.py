@@ -24,8 +24,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from multibit.arrays import Rows
-from multibit.errors import DataError
+from multibit.errors import DataError, FormatError
 from multibit.search.columns import Id, IdColumn
+from multibit.search.trust import CheckedColumns
 
 LIST = pyarrow.large_list(pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string()))
 TYPES: dict[str, Any] = {
@@ -97,13 +98,12 @@ class Metadata:
     def rows(self, rows: Rows, fields: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """The metadata of some items, without null values; only some fields if they are given."""
         out: list[dict[str, Any]] = [{} for _ in range(len(rows))]
-        chosen = pyarrow.array(rows)
-        for name, column in self.columns.items():
+        for name in self.columns:
             if fields is None or name in fields:
                 is_json = self.kinds[name] == "json"
-                for item, value in zip(out, column.take(chosen).to_pylist(), strict=True):
+                for item, value in zip(out, self._taken(name, rows).to_pylist(), strict=True):
                     if value is not None:
-                        item[name] = json.loads(value) if is_json else value
+                        item[name] = _parsed(value, name) if is_json else value
         return out
 
     def only(self, names: Sequence[str]) -> Metadata:
@@ -115,8 +115,12 @@ class Metadata:
 
     def take(self, rows: Rows) -> Metadata:
         """The metadata of some items, in the order given."""
-        chosen = pyarrow.array(rows)
-        return Metadata(len(rows), {name: column.take(chosen) for name, column in self.columns.items()}, self.kinds)
+        return Metadata(len(rows), {name: self._taken(name, rows) for name in self.columns}, self.kinds)
+
+    def _taken(self, name: str, rows: Rows) -> Any:
+        if isinstance(self.columns, CheckedColumns):
+            return self.columns.take(name, rows)
+        return self.columns[name].take(pyarrow.array(rows))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Metadata]) -> Metadata:
@@ -162,7 +166,7 @@ class Metadata:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], kinds: Kinds, count: int) -> Metadata:
-        """Inverse of `to_arrays`, without copying: the columns read the mapped file.
+        """Inverse of `to_arrays`, without copying: the columns read the mapped file and are checked when they are used.
 
         Args:
             arrays: of the file. kinds: of the fields. count: number of items.
@@ -175,17 +179,27 @@ class Metadata:
                 raise ValueError(f"no metadata for the fields {', '.join(kinds)}")
             return cls(count)
         buffer = pyarrow.py_buffer(np.ascontiguousarray(arrays["metadata"]).view(np.uint8))
-        batch = pyarrow.ipc.open_stream(buffer).read_next_batch()
+        try:
+            batch = pyarrow.ipc.open_stream(buffer).read_next_batch()
+        except (OSError, StopIteration) as error:  # so Arrow says that the buffer is not its stream
+            raise ValueError(f"no columns of metadata ({error})") from None
         batch.validate()
         columns = dict(zip(kinds, batch.columns, strict=True))
         wrong = [name for name, column in columns.items() if column.type != TYPES[kinds[name]]]
         if batch.num_rows != count or wrong:
             raise ValueError(f"{batch.num_rows} rows of metadata for {count} items; fields of another kind: {wrong}")
-        return cls(count, columns, kinds)
+        return cls(count, CheckedColumns(columns), kinds)
 
     def to_table(self) -> Any:
         """An Arrow table that other tools read: lists are lists of strings, and JSON is text."""
         return pyarrow.table({name: _simple(column, self.kinds[name]) for name, column in self.columns.items()})
+
+
+def _parsed(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not JSON ({error}).", field=name) from None
 
 
 @dataclass(frozen=True, eq=False)

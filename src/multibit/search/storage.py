@@ -46,11 +46,13 @@ from multibit.search.columns import IdColumn, IdHeader, text_column
 from multibit.search.engines import ENGINES, Engine, StoredEngine
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Lost, Part, Segment, Version
+from multibit.search.trust import require_whole
 
 KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
 SEGMENT, REMOVED, ENGINE, PART_VERSION = "index segment", "removed rows", "search engine", 1
 MANIFEST, ENDING, TEMPORARY = "manifest.json", ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
 FILES = ("file", "removed", "engine")  # of an entry of the manifest
+BLOCK = 1 << 16  # rows of metadata that are checked at a time
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _AGAIN = "Write it again or restore a copy."
 _SUFFIX = r"-[0-9a-f]+\.mbs$"
@@ -129,6 +131,29 @@ def read(path: Path, *, verify: bool, partial: bool = False, known: Version | No
             if _state(path) == before:
                 raise
     raise FormatError("is replaced faster than it can be read.", file=path)
+
+
+def require_sound(path: Path) -> None:
+    """Read and check all of an index: checksums, texts, offsets, the lookup of ids, and the lists of engines.
+
+    Opening checks as much as takes no time, and the rest is checked when it is used; this is for an index from
+    elsewhere. It takes the time of reading every byte.
+
+    Raises:
+        FormatError: something is wrong; names the file.
+    """
+    for part in read(path, verify=True).version.parts:
+        segment = part.segment
+        with building(segment.file or path):
+            segment.ids.require_sound()
+            for name in segment.metadata.columns:
+                segment.metadata.columns[name]
+            rows = np.arange(len(segment))
+            for start in range(0, len(rows), BLOCK):  # JSON is read too
+                segment.metadata.rows(rows[start : start + BLOCK])
+        for engine in segment.engines.values():  # none but the stored one so far
+            with building(segment.engine_file or path):
+                cast(StoredEngine, engine).require_sound()
 
 
 def require_writable_index(path: Path, unlike: Iterable[Path | None] = ()) -> None:
@@ -364,7 +389,9 @@ def _read_file(path: Path, verify: bool) -> Stored:
         ids = IdColumn.from_arrays(arrays, header, len(codes))
         payloads = None
         if "payloads" in arrays:
-            payloads = [json.loads(text) for text in text_column(arrays, "payloads").to_pylist()]
+            texts = text_column(arrays, "payloads")
+            require_whole(texts, "payloads")
+            payloads = [json.loads(text) for text in texts.to_pylist()]
         metadata = Metadata.of(payloads, ids)
         return Stored(Version((Part(Segment(codes, ids, metadata)),), metadata.kinds), _facts(header))
 

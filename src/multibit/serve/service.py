@@ -24,6 +24,7 @@ from multibit.serve.metrics import Metrics
 from multibit.serve.models import NewItem, SearchOptions, SearchRequest
 from multibit.serve.problems import RefusedError
 from multibit.serve.settings import ServerSettings
+from multibit.texts import is_blank
 
 LOG = logging.getLogger("multibit.serve")
 REMEMBERED = 4_096  # encoded texts that are kept
@@ -112,7 +113,7 @@ class Service:
         self.encoder.require("text")
         self._require_few("texts", len(texts))
         for text in texts:
-            if not text.strip():
+            if is_blank(text):
                 raise RefusedError(422, "is empty.", field="text")
             if len(text) > self.settings.max_text:
                 problem = f"{len(text):,} characters; at most {self.settings.max_text:,} are read."

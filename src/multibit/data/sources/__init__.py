@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import read_manifest
+from multibit.data.notes import DataNote, note
 from multibit.data.sources.coco import read_coco
-from multibit.data.sources.common import DataNote, note
 from multibit.data.sources.folders import read_folders, read_pairs
 from multibit.data.sources.huggingface import read_huggingface
 from multibit.data.sources.iapr import read_iapr

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import Item, PairedDataset
-from multibit.data.sources.common import compare, load_json, locate, note, note_left_out
+from multibit.data.notes import note, note_left_out
+from multibit.data.sources.common import compare, load_json, locate
 from multibit.data.values import id_of, texts_of
 from multibit.errors import DataError
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from multibit.data.dataset import PairedDataset
+from multibit.data.notes import note, note_left_out
 from multibit.errors import DataError
 from multibit.files import fingerprint, replacing
-from multibit.texts import decode_text, read_bytes, read_text
+from multibit.texts import decode_text, parse_json, read_bytes, read_text
 
 IMAGE_SUFFIXES = frozenset(
     (
@@ -42,15 +41,6 @@ LONGEST_NAME = 150
 
 NAME_ENCODING = "Save it as UTF-8, or name its encoding: `encoding`, such as latin-1 or gb18030."
 """Hint for a text file that is not UTF-8, from readers with the argument `encoding`."""
-
-
-class DataNote(UserWarning):
-    """A remark about a source that was read, such as items that were left out."""
-
-
-def note(message: str) -> None:
-    """Issue a `DataNote`."""
-    warnings.warn(message, DataNote, stacklevel=3)
 
 
 def old_text(raw: bytes) -> str:
@@ -89,13 +79,12 @@ def load_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of another tool; empty where the file contains something else.
 
     Raises:
-        DataError: missing, unreadable, or not JSON.
+        DataError: missing, unreadable, or not JSON, or an object with a key that occurs twice.
     """
-    raw = read_bytes(path)
     try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON ({error}).", file=path) from None
+        content = parse_json(read_bytes(path))
+    except DataError as error:
+        raise error.within(path) from None
     return content if isinstance(content, dict) else {}
 
 
@@ -117,8 +106,8 @@ def locate(root: Path, pattern: str, what: str) -> Path:
 def walk(root: Path) -> Iterator[Path]:
     """Every file below a folder in alphabetical order.
 
-    Linked folders are followed, each folder once. Hidden files and folders, and what is not a file, are left out and
-    counted in a `DataNote`.
+    Linked folders are followed, each folder once. Hidden files and folders, what is not a file, and names that are not
+    UTF-8 are left out and counted in a `DataNote`.
 
     Raises:
         DataError: no such folder.
@@ -130,6 +119,7 @@ def walk(root: Path) -> Iterator[Path]:
     others: list[Path] = []
     again: list[Path] = []
     failed: list[Path] = []
+    undecoded: list[Path] = []
     for name, below, names in os.walk(
         root, followlinks=True, onerror=lambda error: failed.append(Path(error.filename))
     ):
@@ -141,11 +131,12 @@ def walk(root: Path) -> Iterator[Path]:
             continue
         seen.add((status.st_dev, status.st_ino))
         hidden += [folder / each for each in (*below, *names) if each.startswith(".")]
-        visible = [folder / each for each in sorted(below) if not each.startswith(".")]
+        undecoded += [folder / each for each in (*below, *names) if not _is_text(each)]
+        visible = [folder / each for each in sorted(filter(_is_text, below)) if not each.startswith(".")]
         inside = [each for each in visible if each.is_symlink() and each.resolve().is_relative_to(whole)]
         again += inside  # they lead to a folder that is read under its own name
         below[:] = [each.name for each in visible if each not in inside]
-        for each in sorted(each for each in names if not each.startswith(".")):
+        for each in sorted(each for each in filter(_is_text, names) if not each.startswith(".")):
             path = folder / each
             if path.is_file():
                 yield path
@@ -155,12 +146,16 @@ def walk(root: Path) -> Iterator[Path]:
     note_left_out(root, "broken links, pipes, sockets or devices", others)
     note_left_out(root, "links to folders that are read already", again)
     note_left_out(root, "folders that cannot be read", failed)
+    note_left_out(root, "names that are not UTF-8", undecoded)
 
 
-def note_left_out(source: Path, what: str, names: Sequence[Path | str]) -> None:
-    """Issue a `DataNote` that counts what was left out of a source, if anything was."""
-    if names:
-        warnings.warn(f"{source}: {len(names):,} {what} left out, such as {names[0]}.", DataNote, stacklevel=3)
+def _is_text(name: str) -> bool:
+    """Whether the name of a file is UTF-8; the system's bytes that are not are lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def unique_ids(parts: Mapping[str, Sequence[str]], source: Path, *, prefix: bool, what: str) -> list[str]:
@@ -183,9 +178,9 @@ def unique_ids(parts: Mapping[str, Sequence[str]], source: Path, *, prefix: bool
 class ImageFolder:
     """The folder that images of an archive are unpacked to; each id has a file of its own.
 
-    Characters that a name cannot have become "_". Where that, a long name, or a file system that ignores case would
-    give two ids one file, the name also has a hash of the id. Two ids that differ only in their Unicode form differ in
-    that hash.
+    Characters that a name cannot have, or that lead elsewhere on Windows, become "_". Where that, a long name, or a
+    file system that ignores case would give two ids one file, the name also has a hash of the id. Two ids that differ
+    only in their Unicode form differ in that hash.
 
     Args:
         folder: for the images. nested: "/" in an id is a sub-folder.
@@ -215,7 +210,7 @@ class ImageFolder:
                     f"the image {key + suffix!r} would be written outside of {self._folder}; the archive is refused."
                 )
             key = "/".join(parts)
-        name = re.sub(r"[\x00-\x1f\x7f]" if self._nested else r"[/\\\x00-\x1f\x7f]", "_", key)
+        name = re.sub(r"[\\:\x00-\x1f\x7f]" if self._nested else r"[/\\\x00-\x1f\x7f]", "_", key)
         longest = max(len(os.fsencode(part)) for part in name.split("/"))
         folded = _folded(name + suffix)
         if name != key or longest > LONGEST_NAME or self._taken.get(folded, key) != key:

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import IMAGE_SUFFIXES, note, note_left_out, read_lines, walk
+from multibit.data.notes import note, note_left_out
+from multibit.data.sources.common import IMAGE_SUFFIXES, read_lines, walk
 from multibit.data.values import same_name
 from multibit.errors import DataError
+
+SPLIT_FOLDERS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "query", "database"))
+"""Names of folders that are parts of a split, not labels."""
 
 Stem = str
 """Path without its suffix, relative to the folder that is read; equal names have equal code points."""
@@ -35,13 +39,18 @@ def read_pairs(source: Path | str, *, encoding: str | None = None) -> PairedData
     note_left_out(root, "labels without a pair", [path for stem, path in labels.items() if stem not in paired])
     if not paired:
         raise DataError("no pair; need an image and a .txt file of the same name: a.jpg, a.txt.", file=root)
-    return PairedDataset.of_items(
+    items = [
         (stem, path, _lines(texts[stem], encoding), _lines(labels.get(stem), encoding)) for stem, path in paired.items()
-    )
+    ]
+    if empty := [texts[stem] for stem, _, lines, _ in items if not lines]:
+        note(f"{root}: {len(empty):,} text files are empty, such as {empty[0]}; their items have an empty text.")
+    return PairedDataset.of_items(items)
 
 
 def read_folders(source: Path | str, *, encoding: str | None = None) -> PairedDataset:
     """Read a folder with one sub-folder per label: `dog/1.jpg`; the text is `dog/1.txt`, or the name of the label.
+
+    Where all sub-folders are parts of a split, as `train` and `val`, the labels are the folders in them.
 
     The id is the path without its suffix. Suffixes may have any case. Linked folders are followed, each once.
 
@@ -59,15 +68,29 @@ def read_folders(source: Path | str, *, encoding: str | None = None) -> PairedDa
     note_left_out(root, "texts without an image", [path for stem, path in texts.items() if stem not in labelled])
     if not labelled:
         raise DataError("no image in a sub-folder; need one folder per label: dog/1.jpg, cat/2.jpg.", file=root)
+    depth = _depth_of_labels(root, labelled)
     items, without = [], 0
     for stem, path in labelled.items():
         text = _lines(texts.get(stem), encoding)
         without += not text
-        label = stem.partition("/")[0]
+        label = stem.split("/")[depth]
         items.append((stem, path, text or [label.replace("_", " ").replace("-", " ")], [label]))
     if without:
         note(f"{root}: {without:,} images have no .txt file; their text is the name of their label.")
     return PairedDataset.of_items(items)
+
+
+def _depth_of_labels(root: Path, stems: Iterable[Stem]) -> int:
+    """The level of the folders that are labels: the first, or the second below the folders of a split."""
+    folders = [stem.split("/")[:-1] for stem in stems]
+    if all(len(names) > 1 and names[0].lower() in SPLIT_FOLDERS for names in folders) and folders:
+        parts = ", ".join(sorted({names[0] for names in folders}))
+        note(f"{root}: {parts} are taken for the parts of a split; the labels are the folders in them.")
+        return 1
+    if deeper := sum(len(names) > 1 for names in folders):
+        first = "/".join(next(names for names in folders if len(names) > 1))
+        note(f"{root}: {deeper:,} images lie in deeper folders, such as {first}; their label is its first name.")
+    return 0
 
 
 def _read(root: Path, suffixes: Iterable[str]) -> list[Mapping[Stem, Path]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from multibit.data.dataset import Item, PairedDataset
 from multibit.data.manifest import require_known_fields
-from multibit.data.sources.common import ImageFolder, note, unique_ids
+from multibit.data.notes import note
+from multibit.data.sources.common import ImageFolder, unique_ids
 from multibit.data.values import id_of, labels_of, path_of, texts_of
 from multibit.errors import ConfigError, DataError, MissingExtraError
 

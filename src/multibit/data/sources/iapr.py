@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, note, old_text, read_old_lines
+from multibit.data.notes import note
+from multibit.data.sources.common import compare, locate, old_text, read_old_lines
 from multibit.errors import DataError
 from multibit.texts import read_bytes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,7 +13,7 @@ from multibit.arrays import Rows, as_float32, as_labels
 from multibit.data.dataset import PairedDataset
 from multibit.data.sources.common import read_lines
 from multibit.data.sources.mat_files import MatFiles, Matrix
-from multibit.data.values import id_of, numbered_labels, texts_of
+from multibit.data.values import first_class, id_of, numbered_labels, texts_of, with_slashes
 from multibit.errors import ConfigError, DataError
 
 PAIR_KEYS = {
@@ -143,16 +142,13 @@ def _multi_hot(
     if given is None:
         width = len(str(classes[-1]))
         return labels, tuple(f"label {number:0{width}d}" for number in classes)
-    from_zero, from_one = classes[-1] < len(given), classes[0] >= 1 and classes[-1] <= len(given)
-    if from_zero == from_one:
-        both = f"; counted from 0, {classes[0]} is {given[classes[0]]!r}, from 1 {given[classes[0] - 1]!r}"
-        raise DataError(
-            f"class numbers {classes[0]} to {classes[-1]} for {len(given)} label names{both if from_zero else ''}.",
-            field=key,
-            hint="Leave out `label_names`, or write a multi-hot matrix.",
-        )
+    try:
+        first = first_class(classes[0], classes[-1], given)
+    except DataError as error:
+        error.field = key
+        raise
     whole = np.zeros((len(labels), len(given)), np.uint8)
-    whole[:, np.array(classes) - (0 if from_zero else 1)] = labels
+    whole[:, np.array(classes) - first] = labels
     return whole, tuple(given)
 
 
@@ -330,11 +326,11 @@ def _moved(paths: Sequence[str | None], root: Mapping[str, str]) -> tuple[Path |
     Raises:
         ConfigError: no path is in a folder to replace.
     """
-    folders = {_with_slashes(old).rstrip("/"): (old, new) for old, new in root.items()}
+    folders = {with_slashes(old).rstrip("/"): (old, new) for old, new in root.items()}
     unused = set(folders)
     moved: list[Path | None] = []
     for written in paths:
-        path = None if written is None else _with_slashes(written)
+        path = None if written is None else with_slashes(written)
         start = next((each for each in folders if path is not None and f"{path}/".startswith(f"{each}/")), None)
         if path is not None and start is not None:
             unused.discard(start)
@@ -348,11 +344,6 @@ def _moved(paths: Sequence[str | None], root: Mapping[str, str]) -> tuple[Path |
             hint="Write OLD as in the file.",
         )
     return tuple(moved)
-
-
-def _with_slashes(path: str) -> str:
-    """A path that was written on Windows with slashes; any other unchanged."""
-    return path.replace("\\", "/") if "/" not in path or re.match("[A-Za-z]:", path) else path
 
 
 def _ids(images: Sequence[Path | None]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from multibit.data.manifest import require_known_fields
-from multibit.data.sources.common import note
+from multibit.data.notes import note
 from multibit.errors import DataError, MissingExtraError
 from multibit.files import require_regular
 
@@ -27,6 +27,8 @@ _COMPRESSED = 15  # type of a compressed variable
 _HEAD = 4096  # bytes of a variable that are enough for its name and dimensions
 LARGEST = 1 << 32
 """An array of more bytes than this, and 16 times the file, is refused: it could exhaust the memory."""
+
+ELSEWHERE = "link to a value in another place"
 
 SPARSE = "MATLAB_sparse"  # attribute of a sparse matrix in a v7.3 file: its number of rows
 
@@ -53,7 +55,7 @@ class MatFiles:
 
     Attributes:
         source: the file or folder. shapes: shape of each array by file and key. names: given keys by field.
-        unread: MATLAB's class of each variable that is not read, such as string, by file and key.
+        unread: MATLAB's class of each variable that is not read, such as string, by file and key; or `ELSEWHERE`.
     """
 
     source: Path
@@ -149,8 +151,9 @@ class MatFiles:
         for path, unread in self.unread.items():
             for key in set(wanted) & set(unread):
                 hint = f"In MATLAB: {key} = cellstr({key}), and save it again." if unread[key] == "string" else ""
+                kind = "a" if unread[key] == ELSEWHERE else "of MATLAB's class"
                 raise DataError(
-                    f"of MATLAB's class {unread[key]}, which is not read.",
+                    f"{kind} {unread[key]}, which is not read.",
                     file=path,
                     field=key,
                     hint=hint or "Save it as an array of numbers or a cell array of texts.",
@@ -190,8 +193,10 @@ def _variables(path: Path) -> tuple[Shapes, dict[str, str]]:
     with _reading(path):
         if _is_hdf5(path):
             with _h5py().File(path, "r") as file:
-                unread = {key: _class(item) for key, item in file.items() if _is_unread(item)}
-                shapes = {key: _shape(item) for key, item in file.items() if key not in unread}
+                elsewhere = {key: ELSEWHERE for key in file if _is_elsewhere(file, key)}
+                items = {key: file[key] for key in file if key not in elsewhere}
+                unread = elsewhere | {key: _class(item) for key, item in items.items() if _is_unread(item)}
+                shapes = {key: _shape(item) for key, item in items.items() if key not in unread}
                 return {key: shape for key, shape in shapes.items() if shape is not None}, unread
         try:
             listed = scipy.io.whosmat(path, appendmat=False)
@@ -203,6 +208,15 @@ def _variables(path: Path) -> tuple[Shapes, dict[str, str]]:
 def _class(item: Any) -> str:
     """MATLAB's class of a variable in a v7.3 file; "" in a file that MATLAB did not write."""
     return str(np.bytes_(item.attrs.get("MATLAB_class", b"")).decode())
+
+
+def _is_elsewhere(file: Any, key: str) -> bool:
+    """Whether a variable is a link, or has its values in other files, which a stranger's file could name."""
+    h5py = _h5py()
+    if not isinstance(file.get(key, getlink=True), h5py.HardLink):
+        return True
+    item = file[key]
+    return isinstance(item, h5py.Dataset) and (item.external is not None or item.is_virtual)
 
 
 def _is_unread(item: Any) -> bool:
@@ -305,7 +319,7 @@ def _value(file: Any, node: Any, kind: str | None) -> Any:
     if h5py.check_ref_dtype(dtype):
         cells = np.empty(array.shape, object)
         for position, reference in np.ndenumerate(array):
-            cells[position] = _value(file, h5py.h5r.dereference(reference, file), None)
+            cells[position] = _value(file, h5py.h5r.dereference(reference, file), None) if reference else None
         return cells.T
     if dtype == np.uint64 and h5py.h5a.exists(node, b"MATLAB_empty"):
         return np.empty((0, 0), "U1" if kind == "char" else float)

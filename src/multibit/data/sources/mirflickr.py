@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, note_left_out, read_old_lines
+from multibit.data.notes import note_left_out
+from multibit.data.sources.common import compare, locate, read_old_lines
 from multibit.errors import DataError
 
 FREQUENT = 20  # a tag counts when at least this many images have it: 1,386 tags of the whole set do

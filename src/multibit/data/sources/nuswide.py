@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import compare, locate, note_left_out, read_old_lines
+from multibit.data.notes import note_left_out
+from multibit.data.sources.common import compare, locate, read_old_lines
 from multibit.errors import DataError
 from multibit.texts import read_bytes
 

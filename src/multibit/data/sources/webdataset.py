@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,20 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.sources.common import (
-    IMAGE_SUFFIXES,
-    NAME_ENCODING,
-    ImageFolder,
-    note,
-    note_left_out,
-    split_lines,
-    unique_ids,
-    walk,
-)
+from multibit.data.notes import note, note_left_out
+from multibit.data.sources.common import IMAGE_SUFFIXES, NAME_ENCODING, ImageFolder, split_lines, unique_ids, walk
 from multibit.data.values import labels_of, same_name, texts_of
 from multibit.errors import DataError
 from multibit.files import require_regular
-from multibit.texts import decode_text
+from multibit.texts import decode_text, parse_json
 
 SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """Endings of shards, in any case."""
@@ -84,10 +75,22 @@ def read_webdataset(
                 texts, label = _described(entry, shard, key, encoding)
                 items.append((key_ids[key], saved[key], texts))
                 labels.append(label)
-        names, columns = labels_of(labels, label_names=label_names)
+        names, columns = _labels(labels, items, label_names)
         return PairedDataset.of_items([(*item, each) for item, each in zip(items, names, strict=True)], columns)
     except DataError as error:
         raise error.within(path) from None
+
+
+def _labels(
+    labels: Sequence[Any], items: Sequence[tuple[str, Path, tuple[str, ...]]], label_names: Sequence[str] | None
+) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
+    """As `labels_of`; an error names the item."""
+    try:
+        return labels_of(labels, rows=range(len(labels)), label_names=label_names)
+    except DataError as error:
+        if error.row is not None:
+            error.field, error.row = f"labels of {items[error.row][0]}", None
+        raise
 
 
 def _shards(path: Path) -> dict[str, Path]:
@@ -128,11 +131,40 @@ def _members(shard: Path) -> Iterator[tuple[str, str, tarfile.TarInfo, tarfile.T
                     yield "", "", member, tar
                     continue
                 yield same_name(f"{folder}/{stem}" if folder else stem), f".{ending.lower()}", member, tar
+            _require_end(tar, shard)
     except DataError:
         raise
     except Exception as error:  # the errors of gzip, bzip2 and lzma come through
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")  # more lines: one per compression
         raise DataError(f"not a .tar file, corrupt or truncated ({reason}).", file=shard) from None
+
+
+def _require_end(tar: tarfile.TarFile, shard: Path) -> None:
+    """Refuse an archive that does not end where its members do: tarfile stops at the first header that it cannot read.
+
+    Raises:
+        DataError: a damaged header, no mark of the end, or more data after it, as of archives joined into one file.
+    """
+    file = tar.fileobj
+    assert file is not None
+    file.seek(tar.offset)
+    mark = file.read(tarfile.BLOCKSIZE)
+    if mark != bytes(tarfile.BLOCKSIZE):
+        what = "no mark of its end" if not mark.strip(b"\0") else f"a damaged header at byte {tar.offset:,}"
+        raise DataError(f"corrupt or truncated: {what}, so members may be missing.", file=shard)
+    while rest := _padding(file, shard):
+        if rest.strip(b"\0"):
+            hint = "Extract it with tar --ignore-zeros, and write one archive; or give a folder with all archives."
+            raise DataError("more data after the end, as of archives joined into one file.", file=shard, hint=hint)
+
+
+def _padding(file: Any, shard: Path) -> bytes:
+    """The next bytes after the end of an archive; b"" at the end of the file."""
+    try:
+        return bytes(file.read(1 << 20))
+    except OSError as error:  # the archive is complete, and something else follows its compressed data
+        note(f"{shard}: data after the end of the archive is not read ({error}).")
+        return b""
 
 
 def _keys(shard: Path) -> dict[str, list[str]]:
@@ -181,9 +213,10 @@ def _described(entry: Entry, shard: Path, key: str, encoding: str | None) -> tup
     field = f"{key}.json"
     try:
         if ".json" in entry:
-            about = json.loads(entry[".json"])
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON ({error}).", file=shard, field=field) from None
+            about = parse_json(entry[".json"])
+    except DataError as error:
+        error.field = field
+        raise error.within(shard) from None
     about = about if isinstance(about, dict) else {}
     try:
         if ".txt" in entry:

@@ -75,3 +75,11 @@ class StoredEngine(Engine, Protocol):
             DataError: arrays of other shapes or types, or of other codes.
         """
         ...
+
+    def require_sound(self) -> None:
+        """Refuse what was stored if it is not of the codes; may take the time of building it.
+
+        Raises:
+            DataError: it is of other codes.
+        """
+        ...

@@ -54,6 +54,11 @@ class ListsEngine:
             lists[int(bits)] = PrunedLists.from_arrays(codes.prefix(int(bits)), named, facts)
         return cls(codes, lists)
 
+    def require_sound(self) -> None:
+        """See `StoredEngine.require_sound`."""
+        for bits, lists in self._lists.items():
+            lists.require_of(self._codes.prefix(bits))
+
     def search(
         self,
         queries: Codes,

@@ -55,9 +55,7 @@ TESTED = [page for page in PAGES if page != START and any(block.is_tested for bl
 
 
 @pytest.mark.parametrize("page", TESTED, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run(
-    page: Path, example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_the_blocks_of_a_page_run(page: Path, example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(example, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     run_page(page)

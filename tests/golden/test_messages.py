@@ -84,6 +84,14 @@ merge run/index/image.mbx other/index/image.mbx --out new.mbx
 merge run/index/image.mbx run/index/text.mbx --out new.mbx
 export run/index/image.mbx --out codes.txt
 export cut.mbx --out codes.npy
+export run --out codes.npy
+export run --out model --in image
+export run/index/image.mbx --to huggingface --out items --bits 99
+export run --to sentence-transformers --out model --in image
+export separate --to sentence-transformers --out model
+push run me
+push run me/run --license Mine
+push run me/run --index empty
 serve gone
 serve run --index empty
 serve run --host 0.0.0.0

@@ -26,6 +26,7 @@ SPELLED_AS: Mapping[str, tuple[str, ...]] = {
     "names": ("vocabulary", "table"),
     "path": ("out",),
     "query": ("queries",),
+    "run": ("source",),
     "train": ("training",),
 }
 """Argument of a Python function -> parameters of the verbs with that meaning, where the names differ."""

@@ -85,7 +85,7 @@ class _Layer:
 def _stack_of(run: Run, modality: Modality) -> list[nn.Module]:
     stacks = run.model.stacks(modality)
     if not run.model.layout.nested or run.model.layout.views > 1:
-        problem = f"has {run.model.layout.describe(run.lengths)}; a prefix of an embedding must be a code."
+        problem = "the codes are not nested; every prefix of an embedding must be a code."
         raise ConfigError(problem, option="run", hint="Train a method with one nested code.")
     if stacks is None or len(stacks) != 1:
         problem = f"the network {run.model.network!r} is more than a stack of layers."

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from multibit.runs import Run
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -25,12 +25,15 @@ from multibit.serve.run_routes import router as about
 from multibit.serve.service import Service
 from multibit.serve.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
+
 PAGE = files("multibit.serve") / "page"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-def create_app(run: Run, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(run: AnyRun, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:

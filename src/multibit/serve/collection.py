@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from multibit.errors import DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import index_name, index_names, index_path, open_index
-from multibit.runs import Run
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
 from multibit.serve.problems import not_found, overloaded
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 HIDDEN = "image"
 """The field with the path of an image: never shown, filtered or set by a client."""
@@ -110,7 +112,7 @@ class Collection:
         DataError: the folder has no index of the run. MismatchError: an index of another model.
     """
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: AnyRun, folder: Path) -> None:
         self.run, self.folder = run, folder
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}

@@ -321,12 +321,18 @@ class Scale(Model):
 
 
 class Explanation(Model):
-    """The run explained: accuracy by length (empty if not evaluated), bit budget by scale, warnings about the codes."""
+    """The run explained.
+
+    Attributes:
+        accuracy: by length; empty if not evaluated. scales: bit budget; empty without scales. has_teacher: whether
+            labels have neighbours. warnings: about the codes. missing: "accuracy" or "teacher" -> why there is none.
+    """
 
     accuracy: list[Accuracy]
     scales: list[Scale]
     has_teacher: bool
     warnings: list[str]
+    missing: dict[str, str]
 
 
 class Neighbour(Model):

@@ -41,6 +41,7 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
+from multibit.search.together import writing_together
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -326,7 +327,7 @@ def build_indices(
 
 
 def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[str, Index]:
-    """Add items to the indices of a folder; items with an id that is already there are replaced.
+    """Add items to the indices of a folder, in all of them or none; items with an id that is there are replaced.
 
     Args:
         run: with the model. store: the items. folder: of the indices. rows: as for `build_indices`.
@@ -334,13 +335,12 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
     Raises:
         MismatchError: an index has codes of another model. BusyError: another process is writing one.
     """
-    coded = encode_store(run.model, store, rows)
-    indices = {}
-    for name, (modality, bits) in index_names(run).items():
-        with Index.editing(index_path(folder, name)) as index:
+    coded, named = encode_store(run.model, store, rows), index_names(run)
+    indices = {name: Index.open(index_path(folder, name)) for name in named}
+    with writing_together(list(indices.values())) as writers:
+        for index, (modality, bits) in zip(writers, named.values(), strict=True):
             index.require_model(run.record.model)
             _upsert(index, coded.at(bits).codes(modality), store, rows, folder)
-        indices[name] = index
     return indices
 
 

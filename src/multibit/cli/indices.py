@@ -104,16 +104,16 @@ def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool
 def _edit(paths: Mapping[str, Path], removed: list[str]) -> dict[str, Index]:
     """Remove items, or join the segments where none is given."""
     from multibit.search import Index
+    from multibit.search.together import writing_together
 
-    edited: dict[str, Index] = {}
-    for name, path in paths.items():
-        with Index.editing(path) as index:
+    indices = {name: Index.open(path) for name, path in paths.items()}
+    with writing_together(list(indices.values())) as writers:
+        for index in writers:
             if removed:
                 index.remove(removed)
             else:
                 index.compact()
-        edited[name] = index
-    return edited
+    return indices
 
 
 def merge(

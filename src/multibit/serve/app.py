@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
@@ -62,9 +62,10 @@ def create_app(run: AnyRun, index: Path | None = None, settings: ServerSettings 
         title="multibit", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url="/v1/openapi.json", responses=problems.DESCRIBED,
     )  # fmt: skip
-    problems.install(app)
-    for router in (queries, items, about):
-        app.include_router(router)
+    routers = queries, items, about
+    problems.install(app, routers)
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(problems.refuse_unknown)])
     _add_page(app)
     app.add_middleware(Guard, settings=settings, metrics=metrics)
     if settings.cors:

@@ -6,8 +6,9 @@ process" asks the index, or the encoder, directly, one query at a time and in ba
 codes. Aims on two quiet cores at 1 M items: vector queries of 16 clients 1,500/s; text queries at most 1.3 times as
 slow as the encoder alone.
 
---soak keeps readers, a writer and clients that are killed at work, and prints errors and memory. RUN needs encoders for
-text queries; --smoke trains a tiny run without them and only checks that everything works.
+--soak keeps readers, a writer and clients that are killed at work, and prints errors and memory. RUN is a run or a
+portable model, which needs encoders for text queries; --smoke trains a tiny run without them and only checks that
+everything works.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from multibit import Codes, FeatureStore, Index, Run, Split
+from multibit import Codes, FeatureStore, Index, Run, Split, open_run
 from multibit.client import AsyncClient, Client, ServerError
 from multibit.pipeline import index_names, index_path
+from multibit.portable import PortableRun
 from multibit.serve.encoding import load_query_encoder
 from multibit.serve.models import NewItem
 
@@ -79,7 +81,7 @@ def random_codes(count: int, bits: int, seed: int = 0) -> Codes:
     return Codes(words, bits)
 
 
-def write_indices(run: Run, folder: Path, count: int) -> None:
+def write_indices(run: Run | PortableRun, folder: Path, count: int) -> None:
     """Indices of random codes for a run, with a label for each item."""
     labels = [{"labels": [f"l{row % 97}"]} for row in range(count)]
     for name, (modality, bits) in index_names(run).items():
@@ -152,7 +154,7 @@ def timed(name: str, work: Callable[[], object], seconds: float, batch: int) -> 
     line(name, queries / took, times, (time.process_time() - cpu) / queries)
 
 
-def in_process(run: Run, folder: Path, seconds: float) -> None:
+def in_process(run: Run | PortableRun, folder: Path, seconds: float) -> None:
     """The same queries without a server."""
     index, encoder = Index.open(index_path(folder, "image")), load_query_encoder(run)
     for batch in (1, 16):
@@ -171,7 +173,7 @@ def in_process(run: Run, folder: Path, seconds: float) -> None:
 class Soak:
     """Readers, a writer, and clients that are killed while they ask; errors and memory."""
 
-    def __init__(self, server: Server, run: Run, seconds: float) -> None:
+    def __init__(self, server: Server, run: Run | PortableRun, seconds: float) -> None:
         self.server, self.seconds = server, seconds
         self.bits, self.longest = run.model.layout.stored, run.model.bits
         self.until = time.monotonic() + seconds
@@ -272,7 +274,7 @@ def main() -> None:
         folder = Path(temporary)
         if given.smoke:
             given.run, given.items, given.seconds, given.soak = tiny_run(folder), 500, 0.3, 1.0
-        run = Run.load(given.run)
+        run = open_run(given.run, many=True)
         write_indices(run, folder / "index", given.items)
         server = Server(given.run, folder / "index", MULTIBIT_WRITABLE="1")
         try:

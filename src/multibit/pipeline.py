@@ -437,7 +437,7 @@ def encode_texts(run: AnyRun, texts: Sequence[str], *, download: bool = False) -
     Raises:
         DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = _text_encoder(run, download)
+    encoder = text_encoder(run, download=download)
     size = encoder.batch_size
     blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
     return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])

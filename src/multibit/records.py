@@ -88,7 +88,7 @@ class RunRecord:
     content: str
     blocks: list[Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]] = field(default_factory=list)
     device: str = "cpu"
-    threads: Count = 0
+    threads: Count = field(default=0, compare=False)
     method: str = ""
     seconds: dict[Length, Seconds] = field(default_factory=dict, compare=False)
     code: str = ""

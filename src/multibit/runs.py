@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from multibit import hub
 from multibit.config import Config, Settings
@@ -377,7 +376,7 @@ def _write(
         content="",
         blocks=list(result.model.blocks),
         device=device,
-        threads=torch.get_num_threads(),
+        threads=result.threads,
         method=method,
         seconds=seconds,
         code=result.model.layout.describe(lengths_of(result.model, result.config)),

@@ -31,7 +31,7 @@ def export(
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Of portable: quantise the text encoder. Its codes need indices of their own."),
+        typer.Option("--int8", help="Of portable: a quantised text encoder, whose codes need indices of their own."),
     ] = False,
 ) -> None:
     """Export an index, a run or a dataset for other tools.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from multibit.arrays import FloatArray
+from multibit.cells import write_csv
 from multibit.codes.items import DIRECTIONS, CodedItems, Modality
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.metrics import PrecisionRecall
@@ -181,7 +181,7 @@ def _log_lines(record: FieldRecord, bits: int) -> Iterator[str]:
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    write_csv(out, [header, *rows])
     with replacing(path) as temporary:
         temporary.write_text(out.getvalue(), encoding="utf-8")
     return path

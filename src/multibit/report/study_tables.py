@@ -72,8 +72,8 @@ def _look_alikes(run: Assessment, found: LookAlikes) -> Table:
     part = "" if len(found.compared) == total else f" Compared: {len(found.compared):,} of {total:,} queries."
     note = (
         f"mAP in percent. {counted(len(found.training), 'query has', 'queries have')} a look-alike (equal image "
-        f"features or a near-duplicate image) among the training and validation items, {len(found.database):,} among the other "
-        f"items of the database.{part} A split by the groups of near-duplicates keeps look-alikes on one side."
+        f"features or a near-duplicate image) among the training and validation items, {len(found.database):,} among "
+        f"the other items of the database.{part} A split by groups of near-duplicates keeps look-alikes on one side."
     )
     return Table("With and without look-alikes", header, tuple(rows), note)
 

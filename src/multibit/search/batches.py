@@ -118,7 +118,7 @@ class QueryFile:
             nothing = [_no_rows(file.schema_arrow, columns)]
             for batch in file.iter_batches(size, columns=columns) if self.count else nothing:
                 for name in columns:
-                    self._require_filled(batch.column(name), name, first)
+                    self._require_filled(_plain(batch.column(name)), name, first)
                 rows = pyarrow.array(np.arange(first, first + len(batch)))
                 yield first, _plain(batch.column(ID)) if ID in columns else rows, _plain(batch.column(self.given))
                 first += len(batch)

@@ -4,6 +4,7 @@
 texts that come with multibit:
   bare: the encoders alone, on images that were decoded before and on the same texts;
   features: `extract_features`, which also reads and decodes the images, checks, and writes the store;
+  busy: extraction beside two processes that never pause, in turn with extraction alone; aim: at least 0.4 of its rate;
   processes: the decoding alone, by threads and by processes, for the choice between them.
 Aim: features reach at least 90 % of the bare loop. torch uses one thread less than there are processors. --smoke only
 checks that everything runs, with the mean colour and the length of the text as encoders.
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import busy
 
 from multibit import PairedDataset
 from multibit.data.images import center_square, open_image
@@ -119,6 +121,13 @@ def main() -> None:
     print(f"bare encoders   {len(data) / statistics.median(bare):8.1f} items/s")
     print(f"extraction      {len(data) / statistics.median(whole):8.1f} items/s")
     print(f"ratio, median of {rounds}  {100 * statistics.median(ratios):5.1f} %   (aim: at least 90 %)")
+    quiet, beside = [], []
+    for _ in range(rounds):
+        quiet.append(extraction_seconds(data, image_encoder, text_encoder, workers))
+        with busy(2):
+            beside.append(extraction_seconds(data, image_encoder, text_encoder, workers))
+    share = statistics.median(one / other for one, other in zip(quiet, beside, strict=True))
+    print(f"beside 2 busy   {len(data) / statistics.median(beside):8.1f} items/s, {share:.2f} of alone (aim: 0.4)")
     shown = sorted(given.photographs.glob("*.jpg")) if given.photographs else paths
     with ThreadPoolExecutor(processors) as threads, ProcessPoolExecutor(processors) as processes:
         rates = [(decoding_rate(threads, shown), decoding_rate(processes, shown)) for _ in range(rounds)]

@@ -3,11 +3,13 @@
 A server in a process of its own answers 1, 16 and 64 clients on this machine, which share its processors. Vector
 queries are relaxed codes that are searched as they are; text queries are encoded first, and each text is new. "in
 process" asks the index, or the encoder, directly, one query at a time and in batches of 16. The items have random
-codes. Aims on two quiet cores at 1 M items: vector queries of 16 clients 1,500/s; text queries at most 1.3 times as
-slow as the encoder alone.
+codes. --milvus ADDRESS asks a running Milvus server (with pymilvus) the same vector queries, of as many random codes in
+an exact index. Aims on two quiet cores at 1 M items: vector queries of 16 clients 1,500/s; text queries at most 1.3
+times as slow as the encoder alone.
 
---soak keeps readers, a writer and clients that are killed at work, and prints errors and memory. RUN needs encoders for
-text queries; --smoke trains a tiny run without them and only checks that everything works.
+--soak keeps readers, a writer and clients that are killed at work, and prints errors and memory. RUN is a run or a
+portable model, which needs encoders for text queries; --smoke trains a tiny run without them and only checks that
+everything works.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from multibit import Codes, FeatureStore, Index, Run, Split
+from multibit import Codes, FeatureStore, Index, Run, Split, open_run
 from multibit.client import AsyncClient, Client, ServerError
 from multibit.pipeline import index_names, index_path
+from multibit.portable import PortableRun
 from multibit.serve.encoding import load_query_encoder
 from multibit.serve.models import NewItem
 
@@ -79,7 +83,7 @@ def random_codes(count: int, bits: int, seed: int = 0) -> Codes:
     return Codes(words, bits)
 
 
-def write_indices(run: Run, folder: Path, count: int) -> None:
+def write_indices(run: Run | PortableRun, folder: Path, count: int) -> None:
     """Indices of random codes for a run, with a label for each item."""
     labels = [{"labels": [f"l{row % 97}"]} for row in range(count)]
     for name, (modality, bits) in index_names(run).items():
@@ -152,7 +156,7 @@ def timed(name: str, work: Callable[[], object], seconds: float, batch: int) -> 
     line(name, queries / took, times, (time.process_time() - cpu) / queries)
 
 
-def in_process(run: Run, folder: Path, seconds: float) -> None:
+def in_process(run: Run | PortableRun, folder: Path, seconds: float) -> None:
     """The same queries without a server."""
     index, encoder = Index.open(index_path(folder, "image")), load_query_encoder(run)
     for batch in (1, 16):
@@ -168,10 +172,53 @@ def in_process(run: Run, folder: Path, seconds: float) -> None:
             timed(f"in process, encoder alone by {batch}", lambda texts=texts: encoder.encode(texts()), seconds, batch)
 
 
+def milvus(address: str, bits: int, count: int, seconds: float) -> None:
+    """The same queries to Milvus: an exact index of binary vectors, asked by as many threads as there are clients."""
+    from pymilvus import Collection, CollectionSchema, DataType, FieldSchema, connections, utility
+
+    host, port = address.split(":")
+    connections.connect(host=host, port=port)
+    fields = [
+        FieldSchema("row", DataType.INT64, is_primary=True),
+        FieldSchema("code", DataType.BINARY_VECTOR, dim=bits),
+    ]
+    utility.drop_collection("multibit_benchmark")
+    collection = Collection("multibit_benchmark", CollectionSchema(fields), consistency_level="Eventually")
+    packed = random_codes(count, bits).to_bytes()
+    for start in range(0, count, 50_000):
+        rows = range(start, min(start + 50_000, count))
+        collection.insert([list(rows), [packed[row].tobytes() for row in rows]])
+    collection.flush()
+    collection.create_index("code", {"index_type": "BIN_FLAT", "metric_type": "HAMMING", "params": {}})
+    collection.load()
+    drawn = random_codes(256, bits, 1).to_bytes()
+    for clients in CLIENTS:
+        times: list[float] = []
+        until = time.perf_counter() + seconds
+
+        def one(times: list[float] = times, until: float = until) -> None:
+            while time.perf_counter() < until:
+                start = time.perf_counter()
+                collection.search([random.choice(drawn).tobytes()], "code", {"metric_type": "HAMMING"}, 10)
+                times.append(time.perf_counter() - start)
+
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(clients) as threads:
+            for done in [threads.submit(one) for _ in range(clients)]:
+                done.result()
+        line(
+            f"Milvus, vector queries, {clients} clients",
+            len(times) / (time.perf_counter() - begun),
+            times,
+            float("nan"),
+        )
+    utility.drop_collection("multibit_benchmark")
+
+
 class Soak:
     """Readers, a writer, and clients that are killed while they ask; errors and memory."""
 
-    def __init__(self, server: Server, run: Run, seconds: float) -> None:
+    def __init__(self, server: Server, run: Run | PortableRun, seconds: float) -> None:
         self.server, self.seconds = server, seconds
         self.bits, self.longest = run.model.layout.stored, run.model.bits
         self.until = time.monotonic() + seconds
@@ -266,13 +313,14 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--soak", type=float, default=0.0)
+    parser.add_argument("--milvus", metavar="ADDRESS", help="HOST:PORT of a Milvus server to compare with")
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if given.smoke:
             given.run, given.items, given.seconds, given.soak = tiny_run(folder), 500, 0.3, 1.0
-        run = Run.load(given.run)
+        run = open_run(given.run, many=True)
         write_indices(run, folder / "index", given.items)
         server = Server(given.run, folder / "index", MULTIBIT_WRITABLE="1")
         try:
@@ -283,6 +331,8 @@ def main() -> None:
                     for clients in CLIENTS:
                         ask(server, kind, run.model.layout.stored, clients, given.seconds)
                 in_process(run, folder / "index", given.seconds)
+                if given.milvus:
+                    milvus(given.milvus, run.model.bits, given.items, given.seconds)
             if given.soak:
                 asyncio.run(Soak(server, run, given.soak).run())
         finally:

@@ -2,24 +2,28 @@
 
 Trains on 9,000 pairs of 512-d features (random, the size of MIRFlickr), with both precisions, and compares the mean
 time of a step with that of the bare forward and backward matrix products of the same shapes, in turn, in one process.
---smoke only checks that everything runs.
+Then the time of a step with one thread, with all, and which of them `train` would choose, alone and beside two
+processes that never pause. --smoke only checks that everything runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import platform
 import statistics
 import time
 
 import numpy as np
 import torch
+from common import busy
 
 from multibit import Config, Pairs
 from multibit.hashing.loop import fit
 from multibit.hashing.methods import find_method
 from multibit.hashing.methods.multibit import MultiBit
+from multibit.hashing.threads import chosen_threads, on_threads
 
 FEATURES, LABELS = 512, 24
 
@@ -57,6 +61,18 @@ def seconds_per_bare_products(config: Config, steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
+def every() -> int:
+    """Threads that torch uses if nobody chooses."""
+    return len(os.sched_getaffinity(0))
+
+
+def step_on(threads: int, rounds: int) -> list[float]:
+    """Times of a step with some threads."""
+    few = random_pairs(256)
+    with on_threads(threads):
+        return [seconds_per_step(few, Config(epochs=1)) for _ in range(min(rounds, 3))]
+
+
 def main() -> None:
     """Print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,6 +99,13 @@ def main() -> None:
         of_paper = statistics.median(a / b for a, b in zip(each, steps["multibit", key[1]], strict=True))
         print(f"{', '.join(key):<32}{1e3 * statistics.median(each):>9.2f}{of_bare:>24.2f}{of_paper:>14.2f}")
     print("aims: multibit in float32 at most 1.25 of the bare products, multibit-plus at most 1.10 of multibit")
+    for others in (0, 2):
+        with busy(others):
+            with on_threads(every()):
+                chosen = chosen_threads(Config().batch_size, FEATURES, Config().hidden)
+            found = {count: statistics.median(step_on(count, rounds)) for count in (1, every())}
+        shown = ", ".join(f"{1e3 * seconds:.2f} ms on {count}" for count, seconds in found.items())
+        print(f"threads, {others} busy     {shown}; chosen {chosen}")
 
 
 if __name__ == "__main__":

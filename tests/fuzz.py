@@ -41,9 +41,10 @@ from multibit.hashing.linear_codes import LinearCodes
 from multibit.hashing.methods.dpsih import PolysemicCodes
 from multibit.hashing.model import HashModel
 from multibit.paper import join, reproduction
+from multibit.records import content_of
 from multibit.relation import load_teacher
 from multibit.report.tables import accuracy_table
-from multibit.runs import _content, describe_code, read_history
+from multibit.runs import describe_code, read_history
 from multibit.search import storage
 from multibit.search.exchange import export_index, import_index
 from multibit.selection import SelectionRecord
@@ -439,7 +440,7 @@ def _store_lines(path: Path, content: Any) -> None:
 
 
 FORMATS: dict[str, Format] = {
-    "run.json": _json(_copied("run", "run.json"), _use_run, _sealed("content", _content)),
+    "run.json": _json(_copied("run", "run.json"), _use_run, _sealed("content", content_of)),
     "history.jsonl": Format(_copied("run", "history.jsonl"), _lines, _store_lines, _use_history),
     "evaluation.json": _json(_evaluation, _use_evaluations),
     "selection.json": _json(_selection, _use_selection),

@@ -1,12 +1,14 @@
 """Descriptions of files and folders, for `multibit info`.
 
-What only some kinds need is imported where it is used: torch takes seconds to import, and only runs need it.
+What only some kinds need is imported where it is used. Torch, which takes seconds to import, is needed only for runs of
+earlier versions, whose record does not say enough.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +18,19 @@ from numpy.typing import NDArray
 from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import READ, read_manifest
-from multibit.errors import ConfigError, DataError
-from multibit.files import read_npz
+from multibit.errors import ConfigError, DataError, FormatError
+from multibit.files import read_arrays, read_npz
 
 if TYPE_CHECKING:
     from multibit.data.sources.mat_files import MatFiles
+    from multibit.features.recipe import Recipe
     from multibit.features.store import FeatureStore
-    from multibit.runs import Run
+    from multibit.portable.model import PortableRun
     from multibit.search import Index
 
 
 def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
-    """Human-readable facts about a dataset, feature store, run, index or codes file, by name.
+    """Human-readable facts about a dataset, feature store, run, portable model, index or codes file, by name.
 
     Args:
         path: of any of these. deep: of an index: read and check all of it first.
@@ -52,7 +55,7 @@ def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
         return {"what": "dataset", **_dataset(read_manifest(path))}
     if path.is_dir() and (found := _run_in(path)):
         return found
-    known = f"a dataset ({', '.join(READ)}), feature store, run folder, index (.mbx), .npz or .mat file"
+    known = f"a dataset ({', '.join(READ)}), feature store, run, portable model, index (.mbx), .npz or .mat file"
     raise DataError(f"not {known}.", file=path)
 
 
@@ -132,33 +135,76 @@ def _features(store: FeatureStore) -> dict[str, str]:
 
 
 def _run_in(folder: Path) -> dict[str, str] | None:
-    """The facts about a run; None where the folder holds none."""
-    from multibit.runs import Run, is_run
+    """The facts about a run or a portable model; None where the folder holds none."""
+    from multibit.portable.model import PortableRun, is_portable
+    from multibit.records import is_run
 
-    return _run(Run.load(folder)) if is_run(folder) else None
+    if is_portable(folder) and (found := PortableRun.find(folder)):
+        return _portable(found)
+    return _run(folder) if is_run(folder) else None
 
 
-def _run(run: Run) -> dict[str, str]:
-    from multibit.runs import describe_code
+def _run(folder: Path) -> dict[str, str]:
+    """The facts about a run, from its record and its split; the weights are only compared with their checksum."""
+    from multibit.data import Split
+    from multibit.hashing.encode import KIND, VERSION
+    from multibit.records import RECORD, RunRecord, require_finished
 
-    split, config = run.split, run.config
-    blocks = {"blocks": f"{', '.join(map(str, run.model.blocks))} bits, local to long range"}
+    require_finished(folder)
+    record = RunRecord.read(folder / RECORD)
+    if not record.code:  # as in earlier versions
+        from multibit.runs import Run, describe_code
+
+        run = Run.load(folder)
+        record = replace(record, code=describe_code(run), parameters=run.model.parameter_count)
+    read_arrays(folder / "model.safetensors", kind=KIND, version=VERSION)
+    split = Split.load(folder / "split.safetensors")
+    if split.fingerprint() != record.split:
+        raise FormatError("split.safetensors is not the split that run.json describes.", file=folder)
     return {
         "what": "run",
-        "method": run.record.method or "not recorded",
-        "code": describe_code(run),
-        **(blocks if run.model.blocks else {}),
-        "settings": ", ".join(f"{name} {value}" for name, value in config.to_dict().items() if name != "lengths"),
-        "selected epoch": str(run.record.selection),
+        "method": record.method or "not recorded",
+        "code": record.code,
+        **_blocks(record.blocks),
+        "settings": ", ".join(f"{name} {value}" for name, value in record.config.items() if name != "lengths"),
+        "selected epoch": str(record.selection),
         "split": f"{len(split.train):,} train, {len(split.validation):,} validation, {len(split.query):,} query, "
         f"{len(split.database):,} database, {len(split.unseen):,} of them unseen",
+        "labels": f"{len(record.label_names)}",
+        **_encoders(record.recipe),
+        "parameters": f"{record.parameters:,}",
+        "model": record.model,
+        "data": record.data,
+        "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
+    }
+
+
+def _portable(run: PortableRun) -> dict[str, str]:
+    """The facts about a portable model."""
+    encoders = [each for each in ("image", "text") if (run.model.networks / "encoders" / each).is_dir()]
+    explained = {"teacher": run.teacher is not None, "evaluation": (run.folder / "evaluation.json").exists()}
+    return {
+        "what": "portable model",
+        "method": run.record.method or "not recorded",
+        "code": run.model.layout.describe(run.lengths),
+        **_blocks(run.record.blocks),
         "labels": f"{len(run.label_names)}",
-        "image features": f"{run.model.image_dim}-d, {run.recipe.image.name}",
-        "text features": f"{run.model.text_dim}-d, {run.recipe.text.name}",
-        "parameters": f"{run.model.parameter_count:,}",
+        **_encoders(run.recipe),
+        "encoders": "in the folder" if len(encoders) == 2 else "in the cache of the user",
+        "explained by": ", ".join(name for name, there in explained.items() if there) or "nothing",
+        "size": f"{sum(file.stat().st_size for file in run.folder.rglob('*') if file.is_file()) / 1e6:.1f} MB",
         "model": run.record.model,
-        "data": run.record.data,
-        "versions": ", ".join(f"{name} {value}" for name, value in run.record.versions.items()),
+    }
+
+
+def _blocks(blocks: Sequence[int]) -> dict[str, str]:
+    return {"blocks": f"{', '.join(map(str, blocks))} bits, local to long range"} if blocks else {}
+
+
+def _encoders(recipe: Recipe) -> dict[str, str]:
+    return {
+        f"{name} features": f"{each.dimension}-d, {each.name}"
+        for name, each in (("image", recipe.image), ("text", recipe.text))
     }
 
 

@@ -24,12 +24,13 @@ from multibit.data.huggingface import write_huggingface
 from multibit.data.images import open_image
 from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
-from multibit.features.base import TextEncoder, unread
+from multibit.features.base import ImageEncoder, TextEncoder, unread
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
 from multibit.files import portable_path, replacing
 from multibit.hashing.encode import encode_store, part_at
-from multibit.portable.model import PortableRun
+from multibit.portable.model import PortableRun, is_portable
 from multibit.progress import tracked
+from multibit.records import RECORD, RunRecord, is_run, require_finished
 from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.search.columns import IdColumn
@@ -40,6 +41,7 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
+from multibit.search.together import writing_together
 from multibit.texts import is_blank
 
 if TYPE_CHECKING:
@@ -69,14 +71,22 @@ def open_run(folder: Path | str, *, many: bool = False) -> AnyRun:
     return Run.load(folder)
 
 
+def is_model(folder: Path) -> bool:
+    """Whether `open_run` opens a folder: a run, finished or not, or a portable model."""
+    return is_run(folder) or is_portable(folder)
+
+
 def whole_run(run: AnyRun) -> Run:
     """The run with its split and all else that `Run` has.
 
     Raises:
-        FormatError: the folder has a portable model only. MissingExtraError: torch is not installed.
+        DataError: the folder has a portable model only. MissingExtraError: torch is not installed.
     """
     if not isinstance(run, PortableRun):
         return run
+    if is_portable(run.folder):
+        hint = "Name the run that it was exported from."
+        raise DataError("is a portable model, which has no split.", file=run.folder, hint=hint)
     _require_torch(f"The split of {run.folder}")
     from multibit.runs import Run  # slow to import
 
@@ -142,12 +152,11 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
     Raises:
         MismatchError: another data set. FormatError: a corrupt run.
     """
-    from multibit.runs import Run, is_run  # slow to import
-
     folder = Path(given or "")
     if given is None or given.isdecimal() or not is_run(folder):
         return
-    theirs, here = Run.load(folder).record.dataset, data.fingerprint()
+    require_finished(folder)
+    theirs, here = RunRecord.read(folder / RECORD).dataset, data.fingerprint()
     if theirs.fingerprint != here:
         raise MismatchError(
             f"has the split of data {theirs.fingerprint} with {theirs.items} items, not of data {here} with "
@@ -319,7 +328,7 @@ def build_indices(
 
 
 def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLike | None = None) -> dict[str, Index]:
-    """Add items to the indices of a folder; items with an id that is already there are replaced.
+    """Add items to the indices of a folder, in all of them or none; items with an id that is there are replaced.
 
     Args:
         run: with the model. store: the items. folder: of the indices. rows: as for `build_indices`.
@@ -327,13 +336,12 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
     Raises:
         MismatchError: an index has codes of another model. BusyError: another process is writing one.
     """
-    coded = encode_store(run.model, store, rows)
-    indices = {}
-    for name, (modality, bits) in index_names(run).items():
-        with Index.editing(index_path(folder, name)) as index:
+    coded, named = encode_store(run.model, store, rows), index_names(run)
+    indices = {name: Index.open(index_path(folder, name)) for name in named}
+    with writing_together(list(indices.values())) as writers:
+        for index, (modality, bits) in zip(writers, named.values(), strict=True):
             index.require_model(run.record.model)
             _upsert(index, coded.at(bits).codes(modality), store, rows, folder)
-        indices[name] = index
     return indices
 
 
@@ -377,7 +385,7 @@ def open_index(
 
 
 def duplicates_of_run(
-    run: Run, store: FeatureStore, modality: Modality, radius: int, bits: int | None = None
+    run: AnyRun, store: FeatureStore, modality: Modality, radius: int, bits: int | None = None
 ) -> Duplicates:
     """Encode items, and group those whose codes differ in at most `radius` bits, directly or through others; exact.
 
@@ -416,7 +424,7 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
     """
     if is_blank(text):
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
-    encoder = _text_encoder(run, download)
+    encoder = text_encoder(run, download=download)
     _note_unread(encoder, text)
     return _code(run, encoder, [text], "text", bits)
 
@@ -430,7 +438,7 @@ def encode_texts(run: AnyRun, texts: Sequence[str], *, download: bool = False) -
     Raises:
         DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = _text_encoder(run, download)
+    encoder = text_encoder(run, download=download)
     size = encoder.batch_size
     blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
     return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])
@@ -470,7 +478,7 @@ def encode_image(
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = _image_encoder(run, download)
+    encoder = image_encoder(run, download=download)
     return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 
 
@@ -511,7 +519,8 @@ def _reader_of_queries(
         if stored is None:
             raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
         return functools.partial(_stored_codes, queries, stored())
-    encoder = _text_encoder(run, download) if queries.given == "text" else _image_encoder(run, download)
+    encoder_of = text_encoder if queries.given == "text" else image_encoder
+    encoder: Any = encoder_of(run, download=download)
     return functools.partial(_encoded, run, queries, encoder, bits)
 
 
@@ -549,7 +558,12 @@ def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, va
     return Codes.concatenate(parts)
 
 
-def _text_encoder(run: AnyRun, download: bool) -> Any:
+def text_encoder(run: AnyRun, *, download: bool = False) -> TextEncoder:
+    """The text encoder of a run's features.
+
+    Raises:
+        DataError: ready-made features. MismatchError: the installed encoder differs from that of the features.
+    """
     if isinstance(run, PortableRun):
         return run.model.text_encoder
     encoder = text_encoder_of(located_encoder(run, run.recipe.text), folder=run.folder, download=download)
@@ -557,7 +571,8 @@ def _text_encoder(run: AnyRun, download: bool) -> Any:
     return encoder
 
 
-def _image_encoder(run: AnyRun, download: bool) -> Any:
+def image_encoder(run: AnyRun, *, download: bool = False) -> ImageEncoder:
+    """The image encoder of a run's features. Raises as `text_encoder`."""
     if isinstance(run, PortableRun):
         return run.model.image_encoder
     encoder = image_encoder_of(located_encoder(run, run.recipe.image), folder=run.folder, download=download)

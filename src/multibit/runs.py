@@ -6,138 +6,36 @@ import contextlib
 import json
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import torch
 
 from multibit import hub
-from multibit.config import MAX_BITS, Config, Settings
+from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import fingerprint, located, portable_path, read_json, replacing, typed, write_json
+from multibit.files import located, portable_path, replacing, typed
 from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
 from multibit.machine import versions_here
 from multibit.portable.publish import write_published
+from multibit.records import (
+    MODIFIED,
+    RUN_FILES,
+    STATE_FILE,
+    STATE_FILES,
+    DatasetRecord,
+    RunRecord,
+    Selection,
+    require_finished,
+)
 from multibit.relation import RelationTeacher, load_teacher
-
-KIND, VERSION = "run", 1
-STATE_FILE = "training-state.pt"
-STATE_FILES = (STATE_FILE, "training-state-*.pt")  # of one model, or of a model for each length
-RUN_FILES = ("model.safetensors", "teacher.safetensors", "split.safetensors", "history.jsonl", "run.json")
-MADE_BY = (
-    "config", "model", "teacher", "split", "recipe", "label_names", "data", "dataset", "selection", "versions",
-    "method",
-)  # fmt: skip
-"""Fields of a record that its fingerprint covers, where present; not the path of the features, which may be moved."""
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
-Length = Annotated[str, msgspec.Meta(pattern="^[0-9]{0,4}$")]
-"""A code length as a key of JSON; "" for a model of all lengths."""
-
-
-@dataclass(frozen=True)
-class DatasetRecord:
-    """The data set of a run: number of items and fingerprint."""
-
-    items: Count
-    fingerprint: str
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The selected epoch.
-
-    Attributes:
-        epoch: the best one; that of the longest code for a model for each length. rule: how it was selected.
-        validation_mean_mAP: its score. by_length: length -> best epoch, for a model for each length.
-    """
-
-    epoch: Count
-    rule: str
-    validation_mean_mAP: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # noqa: N815 - the name in the file
-    by_length: dict[Length, Count] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        chosen = ", ".join(f"{epoch} at {bits} bits" for bits, epoch in self.by_length.items()) or str(self.epoch)
-        return f"{chosen} ({self.rule})"
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """The record of a run, `run.json`: settings, fingerprints and provenance.
-
-    Attributes:
-        config: settings. model, teacher, split, data: fingerprints; no teacher, "", for a method without one.
-        blocks: bits of each scale; empty for a method without scales.
-        recipe: of the features. label_names: of the label columns. dataset: size and fingerprint.
-        features: path of the feature store, relative to the run folder; None if it was in memory.
-        selection: of the epoch.
-        device, threads: of the training. versions: of the libraries. content: fingerprint of the record itself.
-        method: name of the method; "" if not recorded, as in earlier versions.
-        seconds: of the training, by length for a model for each length, else under ""; empty if not recorded.
-    """
-
-    config: dict[str, Any]
-    model: str
-    teacher: str
-    split: str
-    recipe: Recipe
-    label_names: list[str]
-    data: str
-    dataset: DatasetRecord
-    features: str | None = field(compare=False)
-    selection: Selection
-    versions: dict[str, str]
-    content: str
-    blocks: list[Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]] = field(default_factory=list)
-    device: str = "cpu"
-    threads: Count = 0
-    method: str = ""
-    seconds: dict[Length, Seconds] = field(default_factory=dict, compare=False)
-
-    def __repr__(self) -> str:
-        return f"RunRecord({self.method!r}, model {self.model}, data {self.data})"
-
-    @classmethod
-    def read(cls, path: Path) -> RunRecord:
-        """Read and check a record.
-
-        Raises:
-            FormatError: missing, corrupt, newer, or not matching its fingerprint.
-        """
-        content = read_json(path, kind=KIND, version=VERSION)
-        record = typed(content, cls, path, _MODIFIED)
-        if record.content != _content(content):
-            raise FormatError("the record does not match its fingerprint.", file=path, hint=_MODIFIED)
-        return record
-
-    def write(self, path: Path) -> None:
-        """Write the record with its fingerprint."""
-        content = asdict(self)
-        write_json(path, {**content, "content": _content(content)}, kind=KIND, version=VERSION)
-
-
-_MODIFIED = "It may have been modified. Train again or restore a copy."
-
-
-def _content(record: dict[str, Any]) -> str:
-    """Fingerprint of a record."""
-    return fingerprint({name: record[name] for name in MADE_BY if record.get(name) not in (None, "")})
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, finished or unfinished."""
-    return (folder / "run.json").exists() or bool(state_files(folder / STATE_FILE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +73,7 @@ class Run:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The code lengths of the training, ascending."""
-        return self.model.layout.lengths if not self.model.layout.nested else tuple(self.config.lengths)
+        return lengths_of(self.model, self.config)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -254,17 +152,14 @@ class Run:
             FormatError: unfinished, corrupt, newer, or with files of different runs.
         """
         folder = Path(folder)
-        if is_run(folder) and not (folder / "run.json").exists():
-            raise FormatError(
-                "the training is not finished.", file=folder, hint="Train again with the same settings to resume it."
-            )
+        require_finished(folder)
         record = RunRecord.read(folder / "run.json")
         try:
             defaults = find_method(record.method).defaults if record.method else Config()
             config = defaults.override(record.config)
         except ConfigError as error:
             problem = f"invalid settings, or settings of another version of multibit ({error})"
-            raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=_MODIFIED) from None
+            raise FormatError(f"{problem}.", file=folder / "run.json", field="config", hint=MODIFIED) from None
         model = CodeModel.load(folder / "model.safetensors")
         teacher = load_teacher(folder / "teacher.safetensors") if record.teacher else None
         split = Split.load(folder / "split.safetensors")
@@ -296,7 +191,7 @@ class Run:
         }
         for name, is_wrong in wrong.items():
             if is_wrong:
-                raise FormatError("does not fit the model and the split.", file=path, field=name, hint=_MODIFIED)
+                raise FormatError("does not fit the model and the split.", file=path, field=name, hint=MODIFIED)
 
     @classmethod
     def from_pretrained(
@@ -400,6 +295,11 @@ def finished_before(folder: Path | str, store: FeatureStore, split: Split, confi
     return same and run.record.data == store.fingerprint()
 
 
+def lengths_of(model: CodeModel, config: Any) -> tuple[int, ...]:
+    """The code lengths of a training, ascending."""
+    return model.layout.lengths if not model.layout.nested else tuple(config.lengths)
+
+
 def describe_code(run: Run) -> str:
     """How the codes of a run serve its lengths, human-readable."""
     return run.model.layout.describe(run.lengths)
@@ -417,9 +317,9 @@ def read_history(run: Run) -> list[dict[str, float]]:
     except FileNotFoundError:
         raise FormatError("no such file.", file=path, hint="Train again.") from None
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"corrupt ({error}).", file=path, hint=_MODIFIED) from None
-    typed(rows, list[_Epoch], path, _MODIFIED)
-    return typed(rows, list[dict[str, float]], path, _MODIFIED)
+        raise FormatError(f"corrupt ({error}).", file=path, hint=MODIFIED) from None
+    typed(rows, list[_Epoch], path, MODIFIED)
+    return typed(rows, list[dict[str, float]], path, MODIFIED)
 
 
 class _Epoch(msgspec.Struct):
@@ -476,9 +376,11 @@ def _write(
         content="",
         blocks=list(result.model.blocks),
         device=device,
-        threads=torch.get_num_threads(),
+        threads=result.threads,
         method=method,
         seconds=seconds,
+        code=result.model.layout.describe(lengths_of(result.model, result.config)),
+        parameters=result.model.parameter_count,
     ).write(folder / "run.json")
     remove_states(folder)
 

@@ -20,7 +20,7 @@ from multibit.files import portable_path, read_json, write_json
 from multibit.folders import only_writer
 from multibit.hashing.select import MARGIN, Choice, Scores, Setting, grid_of, require_selectable, select, stages_of
 from multibit.machine import versions_here
-from multibit.runs import DatasetRecord
+from multibit.records import DatasetRecord
 
 RECORD, KIND, VERSION = "selection.json", "selection", 1
 STATES = "states"

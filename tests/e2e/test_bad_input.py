@@ -18,7 +18,7 @@ from commands import TINY, assert_names, cli, refused
 from conftest import plant
 from multibit import FeatureStore, Run, Split
 from multibit.files import write_json
-from multibit.runs import STATE_FILE
+from multibit.records import STATE_FILE
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from multibit.features.recipe import EncoderRecipe
 from multibit.hashing.loop import TrainingState
 from multibit.hashing.methods.multibit import build_model
 from multibit.hashing.train import Training
-from multibit.runs import STATE_FILE
+from multibit.records import STATE_FILE
 from multibit.search.engines import ENGINES
 
 GOLDEN = Path(__file__).parent / "golden"

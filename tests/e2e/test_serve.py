@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import shutil
 import threading
 import time
@@ -230,12 +231,14 @@ def test_items_are_added_replaced_and_removed(writable, copied):
 
 def test_a_change_that_is_refused_changes_nothing(writable, copied):
     for item, field in (
-        ({"id": "x", "text": "a", "fields": {"labels": 3}}, "payloads"),
-        ({"id": 5, "text": "a"}, "ids"),
+        ({"id": "x", "text": "a", "fields": {"labels": 3}}, "fields"),
+        ({"id": 5, "text": "a"}, "id"),
         ({"id": "x", "image": "####"}, "image"),
         ({"id": "x", "text_vector": [0.5]}, "vector"),
         ({"id": "x", "fields": {"labels": []}}, "items.1"),
         ({"id": "x", "text": "a", "fields": {"image": "/etc/passwd"}}, "items.1"),
+        ({"id": "x", "text": "a", "fields": {"": 1}}, "items.1"),
+        ({"id": "x", "text": "a", "fields": {"$and": 1}}, "items.1"),
     ):
         refusal(writable.put("/v1/items", json={"items": [{"id": "fine", "text": "fine"}, item]}), 422, field)
     assert "fine" not in Index.load(copied / "text.mbx").ids.listed(np.arange(ITEMS))
@@ -305,6 +308,15 @@ def test_an_address_outside_this_machine_needs_a_token_or_a_decision():
     )
 
 
+@pytest.mark.parametrize(
+    "origin", ["foo", "example.org", "https://a.b/", "https://a.b/c", "https://", "null", "https://a b"]
+)
+def test_an_origin_that_is_none_is_refused(origin):
+    with pytest.raises(ConfigError) as raised:
+        ServerSettings(cors=("*", "http://localhost:3000", "https://[::1]:8", origin))
+    assert raised.value.option == "cors"
+
+
 def test_other_host_names_are_refused(client, pictured):
     for name in ("evil.example", "localhost.evil.example", "127.0.0.1.nip.io", ""):
         refusal(client.get("/v1/info", headers={"Host": name}), 421)
@@ -335,6 +347,67 @@ def test_each_limit_refuses_what_is_beyond_it(client):
     refusal(streamed, 413)
     refusal(client.post("/v1/search/image", files={"image": png(101, 100)}), 422)
     assert client.post("/v1/search/image", files={"image": png(100, 100)}).status_code == 200
+
+
+INVALID = [
+    ({"text": "a", "bitz": 8}, "bitz"),
+    ({"text": "a", "bits": "many"}, "bits"),
+    ({"text": "a", "bits": 0}, "bits"),
+    ({"text": "a", "k": 1.5}, "k"),
+    ({"text": "a", "modality": "sound"}, "modality"),
+    ({"id": 1.5}, "id"),
+    ({"id": ""}, "id"),
+    ({"vector": [1, "x"]}, "vector.1"),
+    ({"code": "xyz"}, "code"),
+    ({"text": "a", "fields": ["labels", 3]}, "fields.1"),
+    ({}, ""),
+]
+INTERNAL = re.compile(r"constrained|function|str\b|int\b|dict|tuple|NoneType|pydantic|Input|\[")
+
+
+@pytest.mark.parametrize(("body", "field"), INVALID, ids=str)
+def test_an_invalid_request_is_described_in_its_own_names(client, body, field):
+    problem = refusal(client.post("/v1/search", json=body), 422, field)
+    assert not INTERNAL.search(problem["detail"] + problem["field"])
+    sent = {key: value for key, value in body.items() if key not in ("text", "id", "vector", "code")}
+    if sent and "text" in body:
+        answer = client.post("/v1/search/image", files={"image": png()}, data={"options": json.dumps(sent)})
+        assert refusal(answer, 422, f"options.{field}")["detail"] == problem["detail"]
+
+
+def test_unknown_parameters_are_named(client):
+    refusal(client.get("/v1/items", params={"limti": 3}), 422, "limti")
+    refusal(client.get("/v1/info", params={"x": 1}), 422, "x")
+    refusal(client.post("/v1/search", params={"k": 3}, json={"text": "a"}), 422, "k")
+    refusal(client.get(f"/v1/items/{quoted(item_id(0))}/similar", params={"bit": 3}), 422, "bit")
+    refusal(client.post("/v1/embeddings", json={"input": "a", "dimension": 8}), 422, "dimension")
+    refusal(client.post("/v1/search/image", files={"image": png()}, data={"k": "3"}), 422, "k")
+    refusal(client.get("/v1/items", params={"limit": "x"}), 422, "limit")
+    refusal(client.get("/v1/items/x/similar", params={"source": "sound"}), 422, "source")
+    beyond = refusal(client.get("/v1/items", params={"limit": 41}), 422, "limit")
+    assert "40" in beyond["detail"] and "41" in beyond["detail"]
+    assert client.get("/", params={"q": "a dog", "bits": 8}).status_code == 200  # the page has its state there
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/search", {"POST"}),
+        ("POST", "/v1/items", {"GET", "HEAD", "PUT"}),
+        ("POST", "/v1/items/x", {"DELETE", "GET", "HEAD"}),
+        ("DELETE", "/livez", {"GET", "HEAD"}),
+    ],
+)
+def test_a_wrong_method_is_told_all_methods(client, method, path, allowed):
+    answer = client.request(method, path)
+    refusal(answer, 405)
+    assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+def test_every_parameter_is_described(client):
+    for path, methods in client.get("/v1/openapi.json").json()["paths"].items():
+        for parameter in (each for about in methods.values() for each in about.get("parameters", ())):
+            assert parameter["in"] == "path" or parameter["description"], (path, parameter)
 
 
 def bomb():

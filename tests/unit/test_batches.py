@@ -205,19 +205,30 @@ def test_a_file_of_queries_is_read_in_blocks(tmp_path):
 
 @pytest.mark.parametrize(
     ("columns", "given"),
-    [({"text": ["a", "b"]}, "text"), ({"image": ["a.jpg", "b.jpg"]}, "image"), ({"id": [5, 7]}, "id")],
+    [
+        ({"text": ["a", "b"]}, "text"),
+        ({"image": ["a.jpg", "b.jpg"]}, "image"),
+        ({"id": [5, 7]}, "id"),
+        ({"text": pyarrow.array(["a", "b", "a"]).dictionary_encode()}, "text"),
+        ({"id": pyarrow.array(["a", "b", "a"]).dictionary_encode(), "text": ["x", "y", "z"]}, "text"),
+    ],
 )
 def test_what_a_file_gives_follows_from_its_columns(tmp_path, columns, given):
     file = QueryFile.open(write(tmp_path / "q.parquet", **columns))
     ((first, ids, values),) = file.blocks(9)
-    assert (file.given, first, ids.to_pylist()) == (given, 0, columns.get("id", [0, 1]))
-    assert values.to_pylist() == columns[given]
+    expected = {name: pyarrow.array(column).to_pylist() for name, column in columns.items()}
+    assert (file.given, first) == (given, 0)
+    assert ids.to_pylist() == expected.get("id", list(range(len(expected[given]))))
+    assert values.to_pylist() == expected[given]
+    assert not any(pyarrow.types.is_dictionary(each.type) for each in (ids, values))
 
 
 @pytest.mark.parametrize(
     ("columns", "field", "row"),
     [
         ({"text": ["a", None]}, "text", 2),
+        ({"text": pyarrow.array(["a", None]).dictionary_encode()}, "text", 2),
+        ({"text": pyarrow.array([1, 1]).dictionary_encode()}, "text", None),
         ({"id": ["a", None], "text": ["a", "b"]}, "id", 2),
         ({"id": [0.5], "text": ["a"]}, "id", None),
         ({"text": [1]}, "text", None),

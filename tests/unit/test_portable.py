@@ -25,7 +25,7 @@ from multibit.features.export import cached_encoder, export_encoder
 from multibit.features.extract import begun_with, extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.portable import PortableImages, PortableTexts
-from multibit.pipeline import encode_image, encode_text, open_run
+from multibit.pipeline import encode_image, encode_text, open_run, whole_run
 from multibit.portable import PortableModel, PortableRun
 from multibit.portable.export import export_run, has_packaged_encoders, make_portable
 
@@ -183,6 +183,14 @@ def run(packaged_run) -> Path:
     return packaged_run
 
 
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory) -> Path:
+    """The run as a portable model of its own."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    done("export", run, "--out", folder)
+    return folder
+
+
 def test_a_new_run_gets_a_portable_model_without_copies_of_the_encoders(run):
     assert (run / "portable" / "config.json").is_file()
     assert sum(file.stat().st_size for file in (run / "portable").rglob("*")) < 2e6
@@ -224,6 +232,8 @@ def test_filters_images_and_scores_go_through_the_index(run):
 def test_an_exported_model_is_complete_and_needs_no_run(run, tmp_path, monkeypatch):
     out = done("export", run, "--out", tmp_path / "model")
     assert "MB" in out
+    assert (tmp_path / "model" / "teacher.safetensors").read_bytes() == (run / "teacher.safetensors").read_bytes()
+    (tmp_path / "model" / "teacher.safetensors").unlink()  # only explains
     names = {str(file.relative_to(tmp_path / "model")) for file in (tmp_path / "model").rglob("*") if file.is_file()}
     sides = {f"onnx/{part}/{modality}/{name}" for part in ("encoders", "heads") for modality in ("image", "text")
              for name in ("network.onnx", "network.onnx.data")}  # fmt: skip
@@ -281,7 +291,7 @@ def test_a_text_search_loads_neither_torch_nor_arrow_nor_numba(run):
 
 WITHOUT = """
 import sys
-for name in ("torch", "transformers", "onnx", "efficientnet_lite_pytorch"):
+for name in ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript", "efficientnet_lite_pytorch"):
     sys.modules[name] = None
 from multibit.cli import main
 sys.argv = ["multibit", *sys.argv[1:]]
@@ -296,17 +306,130 @@ main()
         (["search", "{run}", "{image}"], True),
         (["index", "{run}", "--out", "{folder}/index"], True),
         (["encode", "{run}", "--out", "{folder}/codes.npz"], True),
+        (["info", "{run}"], True),
+        (["info", "{model}"], True),
+        (["index", "{model}", "{run}/../features", "--out", "{folder}/index"], True),
+        (["encode", "{model}", "{run}/../features", "--out", "{folder}/codes.npz"], True),
+        (["duplicates", "{model}", "{run}/../features", "--radius", "1", "--out", "{folder}/pairs.parquet"], True),
         (["train", "{run}/../features", "--out", "{folder}/run"], False),
     ],
-    ids=["relaxed", "image", "index", "encode", "train"],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_only_training_needs_torch(run, tmp_path, arguments, good):
-    places = {"run": run, "image": load_sample().images[0], "folder": tmp_path}
+def test_only_training_needs_torch(run, exported, tmp_path, arguments, good):
+    places = {"run": run, "model": exported, "image": load_sample().images[0], "folder": tmp_path}
     words = [word.format(**places) for word in arguments]
     result = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True)
     assert (result.returncode == 0) is good, result.stderr
     assert "Traceback" not in result.stderr
     assert good or "multibit[train]" in result.stderr
+
+
+def test_a_portable_model_is_described_and_refused_by_name(run, exported, tmp_path):
+    described = done("info", exported)
+    model = Run.load(run).record.model
+    for fact in ("portable model", "16 bits, trained at 8, 16", model, "efficientnet-lite0", "teacher"):
+        assert fact in described
+    refused("export", exported, "--out", tmp_path / "again")
+    refused("encode", exported, run.parent / "features", "--out", tmp_path / "codes.mat")  # it has no split
+    refused("encode", exported)
+    with pytest.raises(DataError) as caught:
+        whole_run(open_run(exported))
+    assert caught.value.file == exported
+
+
+SERVING = """
+import sys
+for name in ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript", "efficientnet_lite_pytorch"):
+    sys.modules[name] = None
+import base64, json, time
+from pathlib import Path
+from starlette.testclient import TestClient
+from multibit.pipeline import open_run
+from multibit.serve.app import create_app
+from multibit.serve.settings import ServerSettings
+model, index, image = map(Path, sys.argv[1:])
+answers = {}
+app = create_app(open_run(model, many=True), index, ServerSettings(writable=True))
+with TestClient(app, "http://localhost") as client:
+    while client.get("/readyz").status_code != 200:
+        time.sleep(0.01)
+    answers["text"] = client.post("/v1/search", json={"text": "a red flower", "k": 3}).json()
+    sent = {"files": {"image": image.read_bytes()}, "data": {"options": '{"k": 3}'}}
+    answers["image"] = client.post("/v1/search/image", **sent).json()
+    new = {"id": "new", "text": "a red flower", "image": base64.b64encode(image.read_bytes()).decode()}
+    answers["put"] = client.put("/v1/items", json={"items": [new]}).json()
+    answers["explain"] = client.get("/v1/explain").json()
+    answers["info"] = client.get("/v1/info").json()
+    label = answers["info"]["labels"][0]
+    answers["neighbours"] = client.get(f"/v1/labels/{label}/neighbours").json()
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_portable_model_is_served_without_torch(run, exported, tmp_path, explained):
+    pytest.importorskip("fastapi")
+    model, index, image = tmp_path / "model", tmp_path / "index", load_sample().images[0]
+    shutil.copytree(exported, model, ignore=shutil.ignore_patterns("" if explained else "teacher.safetensors"))
+    shutil.copytree(run / "index", index)
+    result = subprocess.run([sys.executable, "-c", SERVING, model, index, image], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    hits = [json.loads(line) for line in done("search", run, "a red flower", "-k", 3, "--json").splitlines()]
+    assert [hit["id"] for hit in found["text"]["hits"]] == [hit["id"] for hit in hits]
+    by_image = done("search", run, image, "-k", 3, "--json").splitlines()
+    assert [hit["id"] for hit in found["image"]["hits"]] == [json.loads(line)["id"] for line in by_image]
+    assert found["put"]["items"] == {"image": 61, "text": 61}
+    assert found["info"]["labels"] == list(Run.load(run).label_names)
+    about = found["explain"]
+    assert "accuracy" in about["missing"] and ("teacher" in about["missing"]) is not explained
+    assert about["has_teacher"] is explained and bool(about["scales"]) is explained
+    assert ("neighbours" in found["neighbours"]) is explained
+
+
+# Quantised
+
+
+@pytest.fixture(scope="module")
+def quantised(run, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("quantised") / "model"
+    done("export", run, "--int8", "--out", folder)
+    return folder
+
+
+def test_a_quantised_model_is_smaller_and_close(run, quantised):
+    sizes = [sum(file.stat().st_size for file in folder.rglob("*")) for folder in (
+        cached_encoder("all-minilm-l6-v2", "text"), quantised / "onnx" / "encoders" / "text")]  # fmt: skip
+    assert sizes[1] < 0.3 * sizes[0]
+    texts = [text for texts in load_sample().take(np.arange(0, 4000, 40)).texts for text in texts]
+    whole, small = open_run(run).model, open_run(quantised).model
+    differing = (whole.encode_texts(texts) >= 0) != (small.encode_texts(texts) >= 0)
+    assert 0 < differing.mean() < 0.05
+    picture = [open_image(load_sample().images[0])]
+    assert np.array_equal(whole.encode_images(picture), small.encode_images(picture))
+    for name in ("image", "text"):
+        heads = [folder / "onnx" / "heads" / name / "network.onnx.data" for folder in (run / "portable", quantised)]
+        assert heads[0].read_bytes() == heads[1].read_bytes()
+
+
+def test_quantised_and_other_codes_are_never_mixed(run, exported, quantised, tmp_path):
+    features = run.parent / "features"
+    refused("search", quantised, "a red flower", "--index", run / "index")
+    refused("index", quantised, features, "--out", tmp_path / "index")  # features of the other recipe
+    data = load_sample().take(np.arange(0, 600, 10))
+    text = load_text_encoder(str(quantised / "onnx" / "encoders" / "text"))
+    extract_features(data, load_image_encoder("efficientnet-lite0"), text, tmp_path / "features")
+    done("index", quantised, tmp_path / "features", "--out", tmp_path / "index")
+    assert "nearest images" in done("search", quantised, "a red flower", "--index", tmp_path / "index")
+    refused("search", exported, "a red flower", "--index", tmp_path / "index")
+    refused("index", run, tmp_path / "features", "--out", tmp_path / "other")
+    for wrong in ({"dtype": "float16"}, {"device": "cuda"}, {"runtime": "torch"}):
+        with pytest.raises(ConfigError) as caught:
+            load_text_encoder(str(quantised / "onnx" / "encoders" / "text"), **wrong)
+        assert caught.value.option in wrong
+    with pytest.raises(ConfigError):
+        export_run(Run.load(run), tmp_path / "model", encoders=False, int8=True)
+    refused("export", run / "index" / "image.mbx", "--int8", "--out", tmp_path / "codes.npy")
 
 
 # CLIP and SigLIP

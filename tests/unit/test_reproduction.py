@@ -48,7 +48,7 @@ from multibit.paper.label_cells import ERROR, FIDELITY, FRT, UKM, UMH, VALUE
 from multibit.paper.reproduce import choose, entries_table, open_subject, reproduce_all, require_plan
 from multibit.paper.reproduction import SEAL, Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, printed_texts, reproduce
-from multibit.runs import STATE_FILE
+from multibit.records import STATE_FILE
 from multibit.table import Number
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_words")]  # dozens of tiny runs are trained

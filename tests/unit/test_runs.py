@@ -21,7 +21,8 @@ from multibit.files import read_arrays, read_json, write_arrays, write_json
 from multibit.folders import only_writer
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
-from multibit.runs import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run, read_history, require_comparable
+from multibit.records import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run
+from multibit.runs import read_history, require_comparable
 
 pytestmark = pytest.mark.slow  # models are trained
 
@@ -315,8 +316,13 @@ def test_a_run_folder_can_be_moved(copy, finished):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        *(({each.name: 3}, each.name) for each in dataclasses.fields(RunRecord) if each.name != "threads"),
+        *(
+            ({each.name: 3}, each.name)
+            for each in dataclasses.fields(RunRecord)
+            if each.name not in ("threads", "parameters")
+        ),
         ({"threads": "many"}, "threads"),
+        ({"parameters": "many"}, "parameters"),
         ({"label_names": ["x"]}, ""),
         ({"config": {"epochs": 3}}, ""),
         ({"method": "baseline"}, ""),

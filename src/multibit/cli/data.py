@@ -296,7 +296,8 @@ def features(
     separator: SeparatorOption = None,
     label_names: LabelNamesOption = None,
     image_encoder: Annotated[
-        str, typer.Option(help="A packaged encoder, the folder of a CLIP-like model, or owner/name on the hub.")
+        str,
+        typer.Option(help="A packaged encoder, the folder of a CLIP-like or portable one, or owner/name on the hub."),
     ] = "efficientnet-lite0",
     text_encoder: Annotated[str, typer.Option(help="As --image-encoder.")] = "all-minilm-l6-v2",
     prompt: Annotated[str, typer.Option(help="Input of the text encoder; {} stands for the text.")] = "{}",

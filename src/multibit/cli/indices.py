@@ -104,16 +104,16 @@ def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool
 def _edit(paths: Mapping[str, Path], removed: list[str]) -> dict[str, Index]:
     """Remove items, or join the segments where none is given."""
     from multibit.search import Index
+    from multibit.search.together import writing_together
 
-    edited: dict[str, Index] = {}
-    for name, path in paths.items():
-        with Index.editing(path) as index:
+    indices = {name: Index.open(path) for name, path in paths.items()}
+    with writing_together(list(indices.values())) as writers:
+        for index in writers:
             if removed:
                 index.remove(removed)
             else:
                 index.compact()
-        edited[name] = index
-    return edited
+    return indices
 
 
 def merge(
@@ -137,7 +137,7 @@ def merge(
 
 def duplicates(
     ctx: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A run folder, or an index (.mbx).")],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A run folder, portable model, or index (.mbx).")],
     radius: Annotated[int, typer.Option(help="Largest number of bits in which two near-duplicates differ.")],
     features: OptionalFeatures = None,
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
@@ -155,15 +155,14 @@ def duplicates(
     groups with their images and texts next to it.
     """
     from multibit.files import require_writable
-    from multibit.pipeline import duplicates_of_run, open_features
+    from multibit.pipeline import duplicates_of_run, is_model, open_features, open_run
     from multibit.report.duplicates import duplicates_table, write_duplicates_page
-    from multibit.runs import Run, is_run
     from multibit.search import Index
     from multibit.search.duplicates import find_duplicates
 
-    of_run = is_run(source)
+    of_run = is_model(source)
     if not of_run and source.suffix != ".mbx":
-        raise DataError("not a run folder or an index (.mbx).", file=source)
+        raise DataError("not a run folder, portable model or index (.mbx).", file=source)
     if not of_run:
         refuse_unused(ctx, "with an index, which has the codes of one modality", "features", "modality")
     name = modality if of_run else source.stem
@@ -173,7 +172,7 @@ def duplicates(
     for path in (target, page):
         require_writable(path, unlike=(source, features))
     if of_run:
-        loaded = Run.load(source)
+        loaded = open_run(source)
         found = duplicates_of_run(loaded, open_features(loaded, features), modality, radius, bits)
     else:
         found = find_duplicates(Index.open(source), radius, bits)

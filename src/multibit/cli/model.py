@@ -267,9 +267,10 @@ def evaluate(
     from multibit.folders import only_writer_of
     from multibit.measurement import assess_run, measure, references_of
     from multibit.pipeline import located_encoder, open_features, require_one_view
+    from multibit.records import is_run
     from multibit.report.examples import example_searches
     from multibit.report.field import LAST, field_record, write_field_files
-    from multibit.runs import Run, is_run, require_comparable
+    from multibit.runs import Run, require_comparable
     from multibit.search.code_files import is_codes
 
     for name, given in {"report": report is not None, "pdf": pdf}.items():

@@ -65,7 +65,9 @@ OptionalFeatures = Annotated[
     Path | None,
     typer.Argument(metavar="FEATURES", help="A feature store folder or .npz. Default: the features of the training."),
 ]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder written by `multibit train`.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder written by `multibit train`, or a portable model.")
+]
 ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images. Default: the folder of the manifest.")]
 ColumnOption = Annotated[
     list[str] | None,

@@ -29,16 +29,26 @@ def export(
         Modality, typer.Option("--in", help="Modality for sentence-transformers. An index has only one.")
     ] = "text",
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Of portable: a quantised text encoder, whose codes need indices of their own."),
+    ] = False,
 ) -> None:
     """Export an index, a run or a dataset for other tools.
 
     A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
     """
     from multibit.files import require_writable
+    from multibit.portable.model import is_portable
 
     is_run = (source / "run.json").exists()
     if to is not Target["sentence-transformers"]:
         refuse_unused(ctx, "except with --to sentence-transformers", "modality")
+    if to not in (None, Target.portable) or not is_run:
+        refuse_unused(ctx, "except for a portable model of a run", "int8")
+    if to is None and is_portable(source):
+        hint = "Copy the folder, or export the run that it was made of."
+        raise DataError("is a portable model already.", file=source, hint=hint)
     if to is None and not is_run:
         _export_index(ctx, source, out, bits)
         return
@@ -56,7 +66,7 @@ def export(
     if to is Target["sentence-transformers"]:
         _export_sentences(source, out, modality)
     else:
-        _export_portable(source, out)
+        _export_portable(source, out, int8)
 
 
 def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None) -> None:
@@ -99,11 +109,11 @@ def _export_items(ctx: typer.Context, source: Path, out: Path, bits: int | None,
     echo(f"Wrote {out}: {count:,} items{codes}")
 
 
-def _export_portable(run: Path, out: Path) -> None:
+def _export_portable(run: Path, out: Path, int8: bool) -> None:
     from multibit.portable.export import export_run
     from multibit.runs import Run
 
-    model = export_run(Run.load(run), out)
+    model = export_run(Run.load(run), out, int8=int8)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.weights}")
 

@@ -69,7 +69,7 @@ def serve(
         from multibit.serve.server import serve as run_server
     except ImportError as error:
         raise MissingExtraError(str(error.name), extra="serve", need="The server") from None
-    from multibit.runs import Run
+    from multibit.pipeline import open_run
     from multibit.serve.settings import ServerSettings
 
     if not math.isfinite(max_body):
@@ -79,4 +79,4 @@ def serve(
         max_pixels, max_text, max_k, max_batch, queue, timeout, refresh, drain,
     )  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):  # a signal is the usual end; running requests were finished
-        run_server(Run.load(run), index, settings, started=lambda url: echo(f"Serving {run} at {url}"))
+        run_server(open_run(run, many=True), index, settings, started=lambda url: echo(f"Serving {run} at {url}"))

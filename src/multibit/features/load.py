@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from multibit.errors import ConfigError, DataError, MultibitError, require_known
 from multibit.features.base import ImageEncoder, Prompted, TextEncoder
 from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
-from multibit.features.portable import PortableImages, PortableTexts, cached_folder
+from multibit.features.portable import ABOUT, PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import read_header
 from multibit.features.tokens import TokenShapes
@@ -188,6 +189,8 @@ def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str |
         if (runtime or _faster_runtime(packaged[name], name, device)) == "torch":
             return packaged[name](device)
         return _portable(name, modality, device)
+    if (Path(name) / ABOUT).is_file():
+        return _portable_folder(Path(name), modality, device, dtype, runtime)
     if runtime == "onnxruntime":
         raise ConfigError(f"{name} runs in torch only; packaged encoders run in ONNX Runtime.", option="runtime")
     if "/" in name or Path(name).is_dir():
@@ -197,6 +200,18 @@ def _load(name: str, modality: Modality, device: str, dtype: str, runtime: str |
         "on the hub (owner/name).",
         field=f"{modality} encoder",
     )
+
+
+def _portable_folder(folder: Path, modality: Modality, device: str, dtype: str, runtime: str | None) -> Any:
+    """A portable encoder by its folder, such as the quantised one of an exported model."""
+    for option, wanted, found in (
+        ("device", "cpu", device), ("dtype", "float32", dtype), ("runtime", "onnxruntime", runtime or "onnxruntime")
+    ):  # fmt: skip
+        if found != wanted:
+            raise ConfigError(f"{folder} is a portable encoder, which needs {wanted}, got {found}.", option=option)
+    encoder: Any = (PortableImages if modality == "image" else PortableTexts)(folder, many=True)
+    encoder.recipe = replace(encoder.recipe, source=str(folder.resolve()))
+    return encoder
 
 
 def _portable(name: str, modality: Modality, device: str) -> Any:

@@ -21,9 +21,8 @@ from multibit.config import MAX_BITS
 from multibit.errors import ConfigError, DataError, FormatError, require_known
 from multibit.features.tokens import Tokens
 from multibit.files import Arrays, building, fingerprint, read_arrays, typed, write_arrays
-from multibit.hashing.encode import ENCODE_ROWS
+from multibit.hashing.encode import ENCODE_ROWS, KIND, VERSION
 
-KIND, VERSION = "hash model", 2  # a file of the first network is written as version 1, as before
 FIRST_NETWORK = "multibit"  # of a file that names no network, as those of earlier versions
 ENCODE_TOKEN_ROWS = 256  # rows per forward pass, as ENCODE_ROWS, for networks that read tokens
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from multibit.features import FeatureStore
     from multibit.hashing.code_model import CodeModel
 
+KIND, VERSION = "hash model", 2  # of the file of a `CodeModel`; that of the first network is written as version 1
 ENCODE_ROWS = 4096  # rows per forward pass: bounds the memory
 
 

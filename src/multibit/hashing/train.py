@@ -31,6 +31,7 @@ from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import TrainingState, fit
 from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
+from multibit.hashing.threads import chosen_threads, on_threads
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
 
@@ -42,6 +43,7 @@ class Training:
     Attributes:
         model: at its best epoch. teacher: the relation teacher; None for a method without one. config: the settings.
         state: with the history of all parts of the objective and of the selection score. method: that was trained.
+        threads: of torch, see `multibit.hashing.threads`.
     """
 
     model: CodeModel
@@ -49,6 +51,7 @@ class Training:
     config: Any
     state: TrainingState
     method: Method
+    threads: int = 1
 
     def __repr__(self) -> str:
         return f"Training({self.model.bits} bits, best epoch {self.state.best_epoch} of {self.state.epoch})"
@@ -165,7 +168,7 @@ def _train_one(
         begun = time.monotonic()
         model = method.fit(training, settings)
         state = _fitted(time.monotonic() - begun, None if score is None else score(model))
-        return Training(model, None, settings, state, method)
+        return Training(model, None, settings, state, method, torch.get_num_threads())
     assert method.learner is not None and isinstance(settings, EpochSettings)
     if method.learner.needs_unrelated:
         require_unrelated(training)
@@ -173,11 +176,14 @@ def _train_one(
         require_full_batch(training, settings)
     learner = method.learner(training, settings).to(check_device(device))
     label = "Training" if method.lengths != "one" else f"Training {settings.code_bits} bits"
-    state = fit(
-        learner, training, settings, score, selection=selection, state_file=state_file, until=until,
-        save_every=save_every, label=label,
-    )  # fmt: skip
-    return Training(learner.model.to("cpu"), learner.teacher, settings, state, method)
+    columns, hidden = training.image.shape[1], int(getattr(settings, "hidden", settings.code_bits))
+    threads = chosen_threads(min(settings.batch_size, len(training)), columns, hidden) if device == "cpu" else None
+    with on_threads(threads or torch.get_num_threads()):
+        state = fit(
+            learner, training, settings, score, selection=selection, state_file=state_file, until=until,
+            save_every=save_every, label=label,
+        )  # fmt: skip
+        return Training(learner.model.to("cpu"), learner.teacher, settings, state, method, torch.get_num_threads())
 
 
 def _train_lengths(
@@ -250,12 +256,8 @@ def _of_length(path: Path, bits: int) -> Path:
 
 
 def _on_one_thread(work: Callable[..., Training], settings: Settings, state_file: Path | None) -> Training:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with on_threads(1):
         return work(settings, state_file)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fitted(seconds: float, score: float | None) -> TrainingState:

@@ -29,8 +29,9 @@ from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
 from multibit.measurement import PROTOCOLS, label_name_relevance
 from multibit.paper.cells import Design
+from multibit.records import RUN_FILES
 from multibit.relation import LabelGraph, RelationTeacher
-from multibit.runs import RUN_FILES, Run, remove_states
+from multibit.runs import Run, remove_states
 
 T = TypeVar("T")
 Side = Literal["query", "database", "validation", "train", "unseen"]

@@ -21,19 +21,22 @@ from multibit.files import replacing, write_json
 from multibit.hashing.heads import can_export, export_head
 from multibit.machine import versions_here
 from multibit.portable.card import model_card
-from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, VERSION, Config, PortableModel
+from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, TEACHER, VERSION, Config, PortableModel
+from multibit.portable.quantize import SUFFIX, quantize_texts
 
 if TYPE_CHECKING:
     from multibit.runs import Run
 
 
-def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> PortableModel:
+def export_run(run: Run, folder: Path | str, *, encoders: bool = True, int8: bool = False) -> PortableModel:
     """Write a run as a portable model.
 
     Args:
         run: trained on features of packaged encoders or of a CLIP-like model in float32. folder: must not exist.
         encoders: with the encoders, about 100 MB for the packaged ones; without them, packaged encoders are written to
             the cache of the user when they are first needed.
+        int8: quantise the text encoder, see `multibit.portable.quantize`: another recipe, whose codes are another
+            model's, so indices of the run refuse them.
 
     Raises:
         DataError: ready-made features, or `folder` exists. ConfigError: a network or encoder that cannot be exported,
@@ -43,13 +46,26 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True) -> Portab
     target = Path(folder)
     if target.exists():
         raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
+    if int8 and not encoders:
+        raise ConfigError("needs the encoders in the folder.", option="int8", hint="Write them too.")
     if not encoders and not has_packaged_encoders(run):
         raise ConfigError("the encoders of this run are not packaged ones.", option="encoders", hint="Write them too.")
     with replacing(target) as temporary:
         temporary.mkdir()
         write_networks(run, temporary / NETWORKS, encoders=encoders)
-        write_config(run, temporary)
-        (temporary / "README.md").write_text(model_card(run), encoding="utf-8")
+        card, recipe, weights = model_card(run), run.recipe, run.record.model
+        if int8:
+            texts = temporary / NETWORKS / "encoders" / "text"
+            quantize_texts(texts)
+            found = replace(PortableTexts(texts).recipe, prompt=recipe.text.prompt)
+            recipe, weights = Recipe(recipe.image, found), f"{weights}{SUFFIX}"
+            card += (
+                f"\nThe text encoder is quantised, so this is model {weights}; indices of the run refuse its codes.\n"
+            )
+        write_config(run, temporary, recipe, weights)
+        if encoders:
+            _copy_explanation(run, temporary)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
     return PortableModel.open(target)
 
 
@@ -61,12 +77,17 @@ def write_networks(run: Run, folder: Path, *, encoders: bool) -> None:
         _write_encoders(run, folder / "encoders")
 
 
-def write_config(run: Run, folder: Path) -> None:
-    """Write `config.json`: the sizes and lengths of a run, and the recipe of its features."""
+def write_config(run: Run, folder: Path, recipe: Recipe | None = None, weights: str = "") -> None:
+    """Write `config.json`: the sizes and lengths of a run, and the recipe of its features.
+
+    Args:
+        run: to describe. folder: of the model. recipe, weights: of a quantised model; those of the run by default.
+    """
     model = run.model
     config = Config(
-        run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
-        {"image": model.image_dim, "text": model.text_dim}, run.recipe, versions_here(),
+        weights or run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
+        {"image": model.image_dim, "text": model.text_dim}, recipe or run.recipe, versions_here(),
+        list(run.label_names), list(run.record.blocks), run.record.teacher,
     )  # fmt: skip
     write_json(folder / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)
 
@@ -91,6 +112,13 @@ def has_packaged_encoders(run: Run) -> bool:
     sides = ((image, IMAGE_ENCODERS), (text, TEXT_ENCODERS))
     known = all(each.weights and not each.source and hasattr(named.get(each.name), "compute") for each, named in sides)
     return known and text.prompt == "{}"
+
+
+def _copy_explanation(run: Run, folder: Path) -> None:
+    """Copy what explains a run, and is not needed to search: its teacher and its evaluation."""
+    for name in (TEACHER, "evaluation.json", "evaluation.parquet"):
+        if (run.folder / name).exists():
+            shutil.copyfile(run.folder / name, folder / name)
 
 
 def _write_encoders(run: Run, folder: Path) -> None:

@@ -21,7 +21,7 @@ from multibit.arrays import as_float32
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
-from multibit.errors import DataError, FormatError, require_known
+from multibit.errors import DataError, FormatError, MissingExtraError, require_known
 from multibit.features.base import Prompted
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import Recipe
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from multibit.features.base import ImageEncoder, TextEncoder
     from multibit.features.tokens import Tokens
+    from multibit.relation import RelationTeacher
 
 KIND, VERSION = "portable model", 1
-CONFIG, FOLDER, NETWORKS = "config.json", "portable", "onnx"
+CONFIG, FOLDER, NETWORKS, TEACHER = "config.json", "portable", "onnx", "teacher.safetensors"
 ROWS = 4096  # coded at a time
 
 
@@ -48,7 +49,7 @@ class Config(msgspec.Struct):
     Attributes:
         model: fingerprint of the weights. method: name. layout: of the codes. lengths: of the training.
         dimensions: modality -> length of the features. recipe: of the features. versions: of the libraries that wrote
-            the folder.
+            the folder. label_names, blocks, teacher: as in the record of the run; empty in folders of earlier versions.
     """
 
     model: str
@@ -58,6 +59,9 @@ class Config(msgspec.Struct):
     dimensions: dict[Modality, Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]]
     recipe: Recipe
     versions: dict[str, str] = {}
+    label_names: list[str] = []
+    blocks: list[int] = []
+    teacher: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +96,7 @@ class PortableModel:
         Raises:
             FormatError: missing, corrupt or newer.
         """
-        path = Path(folder) / CONFIG
-        config = typed(read_json(path, kind=KIND, version=VERSION), Config, path)
+        path, config = Path(folder) / CONFIG, read_config(Path(folder))
         with building(path):
             layout = Layout.from_dict(config.layout)
             if not 1 <= layout.longest <= MAX_BITS or max(config.lengths) > layout.longest or layout.views < 1:
@@ -208,8 +211,11 @@ class PortableModel:
         cached = cached_folder(recipe.name, recipe.weights)
         if cached.exists():
             return cached
-        from multibit.features.export import cached_encoder  # slow to import
-
+        try:
+            from multibit.features.export import cached_encoder  # imports torch
+        except ModuleNotFoundError as error:
+            need = f"The {modality} encoder {recipe.name}, which is neither in {self.folder} nor in the cache,"
+            raise MissingExtraError(str(error.name), extra="offline", need=need) from None
         return cached_encoder(recipe.name, modality)
 
 
@@ -222,16 +228,34 @@ def _is_packaged(recipe: Recipe, modality: Modality) -> bool:
     return each.name in known and bool(each.weights) and not each.source
 
 
+def read_config(folder: Path) -> Config:
+    """Content of the `config.json` of a portable model.
+
+    Raises:
+        FormatError: missing, corrupt or newer.
+    """
+    return typed(read_json(folder / CONFIG, kind=KIND, version=VERSION), Config, folder / CONFIG)
+
+
 class Record(msgspec.Struct):
-    """What encoding and searching need to know of `run.json`.
+    """What encoding and serving need to know of `run.json`.
 
     Attributes:
         model: fingerprint of the weights. method: name. features: path of the feature store of the training, if known.
+        label_names: of the label columns. blocks: bits of each scale. teacher: fingerprint; "" without one.
     """
 
     model: str
     method: str = ""
     features: str | None = None
+    label_names: list[str] = []
+    blocks: list[int] = []
+    teacher: str = ""
+
+
+def is_portable(folder: Path) -> bool:
+    """Whether a folder is a portable model of its own, not a run that has one."""
+    return (folder / CONFIG).is_file() and not (folder / "run.json").exists()
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +287,28 @@ class PortableRun:
         """The code lengths of the training, ascending."""
         return self.model.lengths
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the label columns."""
+        return tuple(self.record.label_names)
+
+    @cached_property
+    def teacher(self) -> RelationTeacher | None:
+        """The relation teacher of the training; None for a method without one, or where its file was left out.
+
+        Raises:
+            FormatError: the file is corrupt, or of another teacher.
+        """
+        path = self.folder / TEACHER
+        if not self.record.teacher or not path.exists():
+            return None
+        from multibit.relation import load_teacher  # imports scipy
+
+        teacher = load_teacher(path)
+        if teacher.fingerprint() != self.record.teacher:
+            raise FormatError("is not the teacher of this model.", file=path, hint="Export the run again.")
+        return teacher
+
     @classmethod
     def find(cls, folder: Path | str, *, many: bool = False) -> PortableRun | None:
         """The portable model of a run folder, or of its own folder; None where there is none, or no ONNX Runtime.
@@ -283,7 +329,9 @@ class PortableRun:
             return None
         model = PortableModel.open(place, many=many)
         if not is_run:
-            return cls(path, Record(model.weights, model.method), model)
+            config = read_config(path)
+            about = Record(config.model, config.method, None, config.label_names, config.blocks, config.teacher)
+            return cls(path, about, model)
         record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")
         if record.model != model.weights:
             problem = f"is that of model {model.weights}, the run is model {record.model}."

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from multibit.data.images import open_image
 from multibit.errors import DataError
 from multibit.evaluation.metric import MAP
 from multibit.features.store import FeatureStore
-from multibit.measurement import MeasuredRun
+
+if TYPE_CHECKING:
+    from multibit.measurement import MeasuredRun
 
 CHOSEN = {"good": 0.9, "usual": 0.5, "poor": 0.1}
 """Kind of query -> its place among the queries, sorted by average precision at the longest code."""

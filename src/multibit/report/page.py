@@ -19,6 +19,7 @@ from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
 from multibit.files import read_json, replacing
 from multibit.folders import renewing
+from multibit.records import is_run
 from multibit.report.examples import Example, thumbnail, unreadable
 from multibit.report.glossary import TERMS, term_of, term_of_row
 from multibit.report.headline import findings, sentence
@@ -26,7 +27,6 @@ from multibit.report.study import Study
 from multibit.report.study_figures import FIGURES, draw_study, figures_of
 from multibit.report.study_tables import TABLE_FILES, study_tables
 from multibit.report.svg import as_svg, svg_width
-from multibit.runs import is_run
 from multibit.table import Table, counted, write_table
 
 if TYPE_CHECKING:

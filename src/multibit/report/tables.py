@@ -13,7 +13,6 @@ from multibit.evaluation.pair_metrics import (
     real_values_of,
 )
 from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, Evaluation
-from multibit.hashing.methods import METHODS
 from multibit.relation import TEACHERS
 from multibit.table import Cell, Number, Table, counted, percent
 
@@ -116,6 +115,8 @@ def _accuracy_note(evaluation: Evaluation) -> str:
 
 def methods_tables() -> list[Table]:
     """The methods and the relation teachers that can be trained."""
+    from multibit.hashing.methods import METHODS  # imports torch, which the other tables do not need
+
     variants = [method for method in METHODS.values() if isinstance(method.defaults, Config)]
     compared = [method for method in METHODS.values() if method not in variants]
     own = tuple(

@@ -121,9 +121,9 @@ class QueryFile:
             nothing = [_no_rows(file.schema_arrow, columns)]
             for batch in file.iter_batches(size, columns=columns) if self.count else nothing:
                 for name in columns:
-                    self._require_filled(batch.column(name), name, first)
+                    self._require_filled(_plain(batch.column(name)), name, first)
                 rows = pyarrow.array(np.arange(first, first + len(batch)))
-                yield first, batch.column(ID) if ID in columns else rows, batch.column(self.given)
+                yield first, _plain(batch.column(ID)) if ID in columns else rows, _plain(batch.column(self.given))
                 first += len(batch)
 
     def _require_filled(self, values: Any, name: str, first: int) -> None:
@@ -247,9 +247,16 @@ def _no_rows(schema: Any, columns: list[str]) -> Any:
     return pyarrow.record_batch([pyarrow.array([], schema.field(name).type) for name in columns], columns)
 
 
+def _plain(values: Any) -> Any:
+    """The values of a column that may be stored as a dictionary."""
+    return values.dictionary_decode() if pyarrow.types.is_dictionary(values.type) else values
+
+
 def _is_id(kind: Any) -> bool:
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return _is_text(kind) or pyarrow.types.is_integer(kind)
 
 
 def _is_text(kind: Any) -> bool:
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))

@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -42,15 +42,17 @@ from multibit.files import (
 )
 from multibit.folders import only_writer, renewing
 from multibit.progress import notice
+from multibit.search import journal
 from multibit.search.columns import IdColumn, IdHeader, text_column
 from multibit.search.engines import ENGINES, Engine, StoredEngine
+from multibit.search.journal import MANIFEST
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Lost, Part, Segment, Version
 from multibit.search.trust import require_whole
 
 KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
 SEGMENT, REMOVED, ENGINE, PART_VERSION = "index segment", "removed rows", "search engine", 1
-MANIFEST, ENDING, TEMPORARY = "manifest.json", ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
+ENDING, TEMPORARY = ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
 FILES = ("file", "removed", "engine")  # of an entry of the manifest
 BLOCK = 1 << 16  # rows of metadata that are checked at a time
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
@@ -189,6 +191,8 @@ def writing(path: Path) -> Iterator[Callable[[], None]]:
     """
     with only_writer(path, ("*",), replaced=path.is_symlink()):
         remove_left_over(path.parent, glob.escape(path.name))
+        if path.is_dir():
+            journal.carry_out(path)
         before = path.stat().st_ino if path.exists() else None
 
         def unchanged() -> None:
@@ -206,18 +210,54 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
     Raises:
         DataError: the index is empty. OSError: cannot be written.
     """
-    if not version.parts:
-        raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
+    _require_items(path, version)
     _require_index_folder(path)
     path = Path(os.path.realpath(path.parent)) / path.name
     if path.is_dir() and not path.is_symlink():
         try:
-            _write_version(path, version, facts, generation_of(path) + 1)
+            _publish(path, _write_version(path, version, facts, generation_of(path) + 1))
         finally:
             remove_unlisted(path)
     else:  # nothing is there, or a single file of an earlier version, or a link, which is not followed
         with renewing(path) as fresh:
-            _write_version(fresh, version, facts, 1)
+            _publish(fresh, _write_version(fresh, version, facts, 1))
+
+
+def write_together(changes: Sequence[tuple[Path, Version, Mapping[str, str]]]) -> None:
+    """Make versions the contents of several indices of one folder in one step, see `multibit.search.journal`.
+
+    Args:
+        changes: path of a folder, content, and facts of each index; the caller is the only writer of all of them.
+
+    Raises:
+        DataError: an index is empty; then none is changed. OSError: cannot be written.
+    """
+    if len(changes) < 2:
+        for change in changes:
+            write(*change)
+        return
+    for path, version, _ in changes:
+        _require_items(path, version)
+    folder, decided = changes[0][0].parent, False
+    try:
+        prepared = {path.name: _write_version(path, version, facts, generation_of(path) + 1).name
+                    for path, version, facts in changes}  # fmt: skip
+        journal.decide(folder, prepared)
+        decided = True
+    finally:
+        if not decided:
+            for path, _, _ in changes:
+                remove_unlisted(path)
+    for path, _, _ in changes:
+        journal.carry_out(path)
+    journal.forget(folder)
+    for path, _, _ in changes:
+        remove_unlisted(path)
+
+
+def _require_items(path: Path, version: Version) -> None:
+    if not version.parts:
+        raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
 
 
 def remove_unlisted(path: Path) -> None:
@@ -310,7 +350,8 @@ def _read_segment(path: Path, entry: _Entry, manifest: _Manifest, verify: bool) 
     return Segment(codes, ids, metadata, file, engines, stored)
 
 
-def _write_version(path: Path, version: Version, facts: Mapping[str, str], generation: int) -> None:
+def _write_version(path: Path, version: Version, facts: Mapping[str, str], generation: int) -> Path:
+    """Write a version that nobody reads yet; the file that becomes its manifest."""
     new: list[Path] = []
     entries = [_write_part(path, part, facts["engine"], new) for part in version.parts]
     first = version.parts[0].segment.codes
@@ -323,6 +364,10 @@ def _write_version(path: Path, version: Version, facts: Mapping[str, str], gener
     content = {**content, "xxh3": _checksum(content)}
     manifest.write_text(json_text(content, kind=KIND, version=VERSION), encoding="utf-8")
     flush(*new)
+    return manifest
+
+
+def _publish(path: Path, manifest: Path) -> None:
     manifest.replace(path / MANIFEST)
     flush(path)
 

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from multibit.runs import Run
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -25,12 +25,15 @@ from multibit.serve.run_routes import router as about
 from multibit.serve.service import Service
 from multibit.serve.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
+
 PAGE = files("multibit.serve") / "page"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-def create_app(run: Run, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(run: AnyRun, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:
@@ -59,9 +62,10 @@ def create_app(run: Run, index: Path | None = None, settings: ServerSettings | N
         title="multibit", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url="/v1/openapi.json", responses=problems.DESCRIBED,
     )  # fmt: skip
-    problems.install(app)
-    for router in (queries, items, about):
-        app.include_router(router)
+    routers = queries, items, about
+    problems.install(app, routers)
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(problems.refuse_unknown)])
     _add_page(app)
     app.add_middleware(Guard, settings=settings, metrics=metrics)
     if settings.cors:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from multibit.errors import DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import index_name, index_names, index_path, open_index
-from multibit.runs import Run
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
+from multibit.search.together import finish, writing_together
 from multibit.serve.problems import not_found, overloaded
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 HIDDEN = "image"
 """The field with the path of an image: never shown, filtered or set by a client."""
@@ -83,20 +86,9 @@ class _Shelf:
         self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
         self.current = index.snapshot()
 
-    def refresh(self) -> bool:
-        if not self.live.refresh():
-            return False
+    def show(self) -> None:
+        """Search the version that was read or written last."""
         self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
-        self.current = self.live.snapshot()
-        return True
-
-    @contextlib.contextmanager
-    def writer(self) -> Iterator[Index]:
-        with self.live.writer() as index:
-            index.require_model(self.model)
-            yield index
-            if not len(index):
-                raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
         self.current = self.live.snapshot()
 
 
@@ -110,11 +102,12 @@ class Collection:
         DataError: the folder has no index of the run. MismatchError: an index of another model.
     """
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: AnyRun, folder: Path) -> None:
         self.run, self.folder = run, folder
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
+        finish(folder)  # what a killed writer had decided
         for name, (modality, bits) in index_names(run).items():
             if index_path(folder, name).exists():
                 self._shelves[name] = _Shelf(open_index(run, folder, modality, bits), modality, bits)
@@ -265,11 +258,15 @@ class Collection:
     # Changing
 
     def refresh(self) -> bool:
-        """Take over changes that were made elsewhere; whether there were any."""
+        """Take over changes that were made elsewhere, of all indices together; whether there were any."""
         with self._changing:
-            changed = [shelf.refresh() for shelf in self._shelves.values()]
-            self.version += any(changed)
-        return any(changed)
+            if not finish(self.folder):  # another process is between two indices
+                return False
+            changed = [shelf for shelf in self._shelves.values() if shelf.live.refresh()]
+            for shelf in changed:
+                shelf.show()
+            self.version += bool(changed)
+        return bool(changed)
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add items; those with a known id are replaced as a whole.
@@ -285,10 +282,9 @@ class Collection:
             for entry in entries
             if entry.image is not None
         }
-        with self._writing():
-            for shelf in self._shelves.values():
-                with shelf.writer() as index:
-                    self._put(index, shelf, entries, paths)
+        with self._writing() as writers:
+            for shelf, index in writers:
+                self._put(index, shelf, entries, paths)
 
     def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
@@ -307,15 +303,13 @@ class Collection:
         Raises:
             RefusedError: no such item. DataError: it is the last one. BusyError: another writer.
         """
-        holding = [shelf for shelf in self._shelves.values() if self._find(shelf.current, name) is not None]
-        if not holding:
+        if all(self._find(shelf.current, name) is None for shelf in self._shelves.values()):
             raise not_found(f"item with id {name!r}")
-        with self._writing():
-            for shelf in sorted(holding, key=lambda each: len(each.current)):  # the one that refuses comes first
-                with shelf.writer() as index:
-                    found = self._find(index, name)
-                    if found is not None:
-                        index.remove(found.ids[0])
+        with self._writing() as writers:
+            for _, index in writers:
+                found = self._find(index, name)
+                if found is not None:
+                    index.remove(found.ids[0])
 
     def _keep_image(self, content: bytes) -> Path:
         """Store an uploaded image under a name that follows from its content."""
@@ -335,11 +329,17 @@ class Collection:
                 raise overloaded(f"the index {name!r} is not in its place.")
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One writer at a time; what it wrote is searched afterwards."""
+    def _writing(self) -> Iterator[list[tuple[_Shelf, Index]]]:
+        """Change all indices in one step, as their only writer; what was written is searched afterwards."""
+        shelves = list(self._shelves.values())
         with self._changing:
             self._require_in_place()
-            try:
-                yield
-            finally:
-                self.version += 1
+            with writing_together([shelf.live for shelf in shelves]) as writers:
+                for shelf, index in zip(shelves, writers, strict=True):
+                    index.require_model(shelf.model)
+                yield list(zip(shelves, writers, strict=True))
+                if not all(map(len, writers)):
+                    raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
+            for shelf in shelves:
+                shelf.show()
+            self.version += 1

@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Modality
 from multibit.data.images import UPLOADED, decode_image
-from multibit.errors import DataError, MultibitError
-from multibit.features import Recipe
-from multibit.features.load import image_encoder_of, text_encoder_of
-from multibit.pipeline import located_encoder
-from multibit.runs import Run
+from multibit.errors import DataError, MismatchError, MultibitError
+from multibit.pipeline import image_encoder, text_encoder
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 Raw = tuple[Modality, Any]
 """Modality of a query, and what its encoder takes: a text, or the prepared pixels of an image."""
@@ -30,7 +30,7 @@ class QueryEncoder:
         run: with the model. encoders: modality -> its encoder. missing: modality -> why it has none.
     """
 
-    run: Run
+    run: AnyRun
     encoders: dict[Modality, Any]
     missing: dict[Modality, MultibitError]
 
@@ -68,7 +68,7 @@ class QueryEncoder:
         return model.encode(vectors, modality, tokens)
 
 
-def load_query_encoder(run: Run) -> QueryEncoder:
+def load_query_encoder(run: AnyRun) -> QueryEncoder:
     """Load the encoders of a run's features. A modality without one (ready-made features) is left out.
 
     Raises:
@@ -76,12 +76,11 @@ def load_query_encoder(run: Run) -> QueryEncoder:
     """
     encoders: dict[Modality, Any] = {}
     missing: dict[Modality, MultibitError] = {}
-    for modality, load in (("image", image_encoder_of), ("text", text_encoder_of)):
+    for modality in MODALITIES:
         try:
-            recipe = located_encoder(run, getattr(run.recipe, modality))
-            encoders[modality] = load(recipe, folder=run.folder)  # type: ignore[index]
+            encoders[modality] = image_encoder(run) if modality == "image" else text_encoder(run)
+        except MismatchError:
+            raise
         except MultibitError as error:
-            missing[modality] = error  # type: ignore[index]
-    recipes = [encoders[each].recipe if each in encoders else getattr(run.recipe, each) for each in MODALITIES]
-    run.recipe.require(Recipe(*recipes), "the installed encoders")
+            missing[modality] = error
     return QueryEncoder(run, encoders, missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,11 +14,14 @@ from multibit.evaluation.health import code_health, code_warnings
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.storage import load_evaluations
 from multibit.pipeline import index_names
-from multibit.runs import Run
+from multibit.records import RECORD
 from multibit.search import Index
 from multibit.search.metadata import Metadata
 from multibit.serve.collection import HIDDEN, Collection
 from multibit.serve.problems import not_found
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 MOST_VALUES = 100  # of a field, the most common ones
 MOST_DISTINCT = 10_000  # a field with more values is not for choosing
@@ -57,20 +60,40 @@ def explain(collection: Collection) -> dict[str, Any]:
     run = collection.run
     teacher = run.teacher
     scales = []
-    if teacher is not None and len(run.model.blocks) == teacher.scales:
+    if teacher is not None and len(run.record.blocks) == teacher.scales:
         scales = [
             {"tau": float(tau), "rho": float(rho), "bits": bits}
-            for tau, rho, bits in zip(teacher.tau, teacher.rho, run.model.blocks, strict=True)
+            for tau, rho, bits in zip(teacher.tau, teacher.rho, run.record.blocks, strict=True)
         ]
+    accuracy = _accuracy(run)
     return {
-        "accuracy": _accuracy(run),
+        "accuracy": accuracy,
         "scales": scales,
         "has_teacher": teacher is not None,
         "warnings": _warnings(collection),
+        "missing": _missing(run, bool(accuracy)),
     }
 
 
-def _accuracy(run: Run) -> list[dict[str, Any]]:
+def _missing(run: AnyRun, evaluated: bool) -> dict[str, str]:
+    """What cannot be explained -> why, and what helps."""
+    exported, found = not (run.folder / RECORD).exists(), {}
+    if not evaluated:
+        found["accuracy"] = (
+            "This model was exported before its run was evaluated: evaluate the run, then export it again."
+            if exported
+            else "This run has not been evaluated: multibit evaluate RUN measures it, then this page shows the result."
+        )
+    if run.teacher is None:
+        found["teacher"] = (
+            "The exported model was written without the relation teacher: export its run again."
+            if exported and (run.record.teacher or not run.label_names)
+            else "The method of this run learns without a relation teacher."
+        )
+    return found
+
+
+def _accuracy(run: AnyRun) -> list[dict[str, Any]]:
     """The saved evaluations of a run; none if it was not evaluated, or another model was."""
     try:
         evaluations = load_evaluations(run.folder / "evaluation.json")
@@ -111,7 +134,7 @@ def _index_warnings(collection: Collection, modality: Modality, bits: int) -> li
     return code_warnings(code_health(chosen, lengths), len(chosen), modality)
 
 
-def related_labels(run: Run, name: str, count: int) -> dict[str, Any]:
+def related_labels(run: AnyRun, name: str, count: int) -> dict[str, Any]:
     """What the teacher considers related to a label, nearest first, with the score at each scale.
 
     Raises:

@@ -40,13 +40,14 @@ async def put_items(request: models.PutItems, service: Served) -> Response:
 @router.get("", response_model=models.ItemList)
 async def list_items(
     service: Served,
-    modality: models.Modality = "image",
-    offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
-    limit: Annotated[int, Query(ge=1)] = 20,
+    modality: Annotated[models.Modality, Query(description="Modality of the items.")] = "image",
+    offset: Annotated[int, Query(ge=0, le=2**40, description="Items to leave out, the oldest ones.")] = 0,
+    limit: Annotated[int, Query(ge=1, description="Most items of the answer; the server has a limit too.")] = 20,
 ) -> Response:
     """Some items of one modality, in order of age."""
-    count = min(limit, service.settings.max_k)
-    total, found = await service.run(service.collection.listed, modality, offset, count)
+    if limit > service.settings.max_k:
+        raise RefusedError(422, f"at most {service.settings.max_k:,} items, got {limit:,}.", field="limit")
+    total, found = await service.run(service.collection.listed, modality, offset, limit)
     return as_json({"total": total, "items": [visible(name, payload) for name, payload in found]})
 
 
@@ -65,10 +66,12 @@ async def get_image(id: str, request: Request, service: Served, width: Width = N
 async def get_similar(
     id: str,
     service: Served,
-    source: Annotated[models.Modality, Query(description="Modality of the item's code.")] = "image",
+    source: Annotated[
+        models.Modality, Query(description="Which code of the item is the query: that of its image, or of its text.")
+    ] = "image",
     modality: Annotated[models.Modality | None, Query(description="Modality of the hits. Default: the source.")] = None,
     bits: Annotated[int | None, Query(ge=1, le=1024, description=models.BITS)] = None,
-    k: Annotated[int, Query(ge=1)] = 10,
+    k: Annotated[int, Query(ge=1, description="Number of hits.")] = 10,
 ) -> Response:
     """The items nearest to an item, without itself."""
     options = models.SearchOptions(modality=modality, bits=bits, k=k)

@@ -81,7 +81,9 @@ class SearchRequest(SearchOptions):
     id: ItemId | None = Field(default=None, description="An item of the index: its stored code is the query.")
     vector: Vector | None = Field(default=None, description="Relaxed code, as `/v1/encode` returns it.")
     code: Hexadecimal | None = Field(default=None, description="Binary code in hexadecimal, the first bit first.")
-    source: Modality | None = Field(default=None, description="Modality of the query, for an id, a vector or a code.")
+    source: Modality | None = Field(
+        default=None, description="Modality of the query, for an id (which of its codes), a vector or a code."
+    )
 
     @model_validator(mode="after")
     def _one_query(self) -> SearchRequest:
@@ -185,7 +187,7 @@ class EncodeResponse(Model):
 class EmbeddingsRequest(Model):
     """A request in the form of OpenAI's embeddings."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"input": "a dog", "dimensions": 32}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"input": "a dog", "dimensions": 32}]})
 
     input: Text | list[Text]
     model: str | None = None
@@ -234,6 +236,9 @@ class NewItem(Model):
             raise ValueError("need a text, an image or a vector")
         if taken := {"text", "image"} & self.fields.keys():
             raise ValueError(f"the names {', '.join(sorted(taken))} cannot be used in fields")
+        for name in self.fields:
+            if not name.strip() or name.startswith("$"):
+                raise ValueError(f"a field cannot be named {name!r}: filters could not name it")
         return self
 
 
@@ -321,12 +326,18 @@ class Scale(Model):
 
 
 class Explanation(Model):
-    """The run explained: accuracy by length (empty if not evaluated), bit budget by scale, warnings about the codes."""
+    """The run explained.
+
+    Attributes:
+        accuracy: by length; empty if not evaluated. scales: bit budget; empty without scales. has_teacher: whether
+            labels have neighbours. warnings: about the codes. missing: "accuracy" or "teacher" -> why there is none.
+    """
 
     accuracy: list[Accuracy]
     scales: list[Scale]
     has_teacher: bool
     warnings: list[str]
+    missing: dict[str, str]
 
 
 class Neighbour(Model):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from multibit.errors import BusyError, ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.serve.models import Problem
+from multibit.serve.reasons import described
 
 LOG = logging.getLogger("multibit.serve")
 MEDIA_TYPE = "application/problem+json"
@@ -49,6 +52,10 @@ STATUS: dict[type[Exception], int] = {
 """Error -> status, the first that fits."""
 
 
+SPELLED = {"payloads": "fields", "ids": "id"}
+"""Argument of the library -> field of a request."""
+
+
 def problem_response(status: int, detail: str, field: str = "", headers: dict[str, str] | None = None) -> Response:
     """A refusal."""
     try:
@@ -71,7 +78,8 @@ def response_to(error: Exception) -> Response:
     if isinstance(error, BusyError) or (isinstance(error, MultibitError) and error.file is None):
         for kind, status in STATUS.items():
             if isinstance(error, kind):
-                return problem_response(status, _said(error), error.option or error.field)
+                field = error.option or error.field
+                return problem_response(status, _said(error), SPELLED.get(field, field))
     LOG.error("request failed", exc_info=error)
     return problem_response(500, "the server failed; its log has the cause.")
 
@@ -80,19 +88,24 @@ def _said(error: MultibitError) -> str:
     return " ".join(part for part in (error.problem, error.hint.replace("`", "")) if part)
 
 
-def install(app: FastAPI) -> None:
-    """Answer all errors of an application as problems."""
+def install(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Answer all errors of an application as problems; the routers are those that it includes."""
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first: dict[str, Any] = dict(error.errors()[0])
-        place = [str(part) for part in first.get("loc", ())[1:]]
-        detail = str(first.get("msg", "invalid")).removeprefix("Value error, ")
-        return problem_response(422, f"{detail}.", ".".join(place))
+        of_body = error.errors()[0]["loc"][:1] == ("body",)
+        content = error.body if of_body else {**request.path_params, **request.query_params}
+        found = [
+            {**each, "loc": each["loc"][1:]} for each in error.errors() if (each["loc"][:1] == ("body",)) == of_body
+        ]
+        return problem_response(422, *described(found, content))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return problem_response(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods([app, *routers], request))
+        return problem_response(error.status_code, str(error.detail), headers=headers)
 
     async def known(request: Request, error: Exception) -> Response:
         return response_to(error)
@@ -101,6 +114,29 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
     for kind in (MultibitError, TimeoutError, UnicodeEncodeError, OSError, RecursionError):
         app.add_exception_handler(kind, known)
+
+
+def _methods(routers: Sequence[FastAPI | APIRouter], request: Request) -> list[str]:
+    """The methods of all routes of a path; the library names those of one route only."""
+    found: set[str] = set()
+    for route in (route for router in routers for route in router.routes):
+        methods = getattr(route, "methods", None)
+        if methods and route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(methods)
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+
+
+async def refuse_unknown(request: Request) -> None:
+    """Refuse query parameters that the endpoint does not have: a misspelled one would have no effect.
+
+    Raises:
+        RefusedError: names the first.
+    """
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            offered = f"this endpoint has {', '.join(known)}" if known else "this endpoint has none"
+            raise RefusedError(422, f"is no query parameter: {offered}.", field=name)
 
 
 DESCRIBED: dict[int | str, dict[str, Any]] = {

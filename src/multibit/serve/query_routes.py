@@ -9,12 +9,14 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, File, Form, UploadFile
 from pydantic import ValidationError
+from starlette.requests import Request
 from starlette.responses import Response
 
 from multibit.serve import models
 from multibit.serve.answers import Served, as_json, search_answer
 from multibit.serve.collection import Values
 from multibit.serve.problems import RefusedError
+from multibit.serve.reasons import described
 from multibit.serve.service import decode_base64, hexadecimal
 
 router = APIRouter(prefix="/v1", tags=["queries"])
@@ -28,6 +30,7 @@ async def search(request: models.SearchRequest, service: Served) -> Response:
 
 @router.post("/search/image", response_model=models.SearchResponse)
 async def search_by_image(
+    request: Request,
     service: Served,
     image: Annotated[UploadFile, File(description="An image file.")],
     options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
@@ -36,11 +39,13 @@ async def search_by_image(
     try:
         chosen = models.SearchOptions.model_validate(json.loads(options))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["options", *map(str, first["loc"])])
-        raise RefusedError(422, f"{first['msg'].removeprefix('Value error, ')}.", field=where) from None
+        detail, where = described(error.errors(), json.loads(options))
+        raise RefusedError(422, detail, field=f"options.{where}" if where else "options") from None
     except (ValueError, RecursionError):
         raise RefusedError(422, "not valid JSON.", field="options") from None
+    for name in await request.form():
+        if name not in ("image", "options"):
+            raise RefusedError(422, "is no part of the form: it has image and options.", field=name)
     modality = chosen.modality or "text"
     service.plan(chosen, modality)
     (values,) = await service.encode_images([await image.read()])

@@ -41,7 +41,9 @@ _UNKNOWN: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours, responses=_UNKNOWN)
-async def neighbours(name: str, service: Served, k: Annotated[int, Query(ge=1, le=1000)] = 12) -> Response:
+async def neighbours(
+    name: str, service: Served, k: Annotated[int, Query(ge=1, le=1000, description="Number of labels.")] = 12
+) -> Response:
     """The labels that the relation teacher considers related to a label, with the score at each scale."""
     return as_json(await service.run(related_labels, service.collection.run, name, k))
 

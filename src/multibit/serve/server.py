@@ -6,14 +6,17 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
 
 from multibit.errors import DataError
-from multibit.runs import Run
 from multibit.serve.app import create_app
 from multibit.serve.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 
 class _Server(uvicorn.Server):
@@ -29,7 +32,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    run: Run,
+    run: AnyRun,
     index: Path | None = None,
     settings: ServerSettings | None = None,
     *,

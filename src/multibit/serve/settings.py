@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 
 from multibit.errors import ConfigError
 
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -24,7 +26,8 @@ class ServerSettings:
         drain: seconds that running requests have when the server stops.
 
     Raises:
-        ConfigError: a value out of range, or an address outside this machine with neither a token nor `no_auth`.
+        ConfigError: a value out of range, an origin that is none, or an address outside this machine with neither a
+            token nor `no_auth`.
 
     Example:
         >>> ServerSettings(host="0.0.0.0")
@@ -61,6 +64,10 @@ class ServerSettings:
         if not (self.token or self.no_auth or self.is_local):
             problem = f"{self.host} can be reached from other machines."
             raise ConfigError(problem, option="host", hint="Set a `token`, or pass `no_auth`.")
+        for origin in self.cors:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                problem = f"{origin!r} is no origin."
+                raise ConfigError(problem, option="cors", hint="Give * or scheme://host[:port], without a path.")
         if self.token and self.no_auth:
             raise ConfigError("cannot be combined with a token.", option="no_auth", hint="Give one of them.")
 

@@ -60,7 +60,7 @@ const table = (caption, head, rows) => h("div", { class: "scroll", tabindex: "0"
 function accuracy(found) {
   const section = h("section", { "aria-labelledby": "accuracy" }, h("h2", { id: "accuracy" }, "How much is found at each length"));
   if (!found.accuracy.length) {
-    section.append(h("p", {}, "This run has not been evaluated. ", h("code", {}, "multibit evaluate RUN"), " measures it, and this page then shows the result."));
+    section.append(h("p", {}, found.missing.accuracy));
     return section;
   }
   section.append(h("p", {}, "Mean average precision: 100 % if all related items come before all others, for queries that were not part of the training."));
@@ -118,7 +118,10 @@ function scales(found, info) {
 }
 
 async function labels(found, info) {
-  if (!found.has_teacher || !info.labels.length) return null;
+  if (!found.has_teacher || !info.labels.length) {
+    if (!found.missing.teacher) return null;
+    return h("section", { "aria-labelledby": "related" }, h("h2", { id: "related" }, "What the teacher considers related"), h("p", {}, found.missing.teacher));
+  }
   const list = h("div", { "aria-live": "polite" });
   const choice = h("select", { id: "label" }, info.labels.map((label) => h("option", {}, label)));
   const wanted = ["bird", "dog", "flower", "food", "animal"].find((label) => info.labels.includes(label));

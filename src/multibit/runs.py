@@ -227,6 +227,7 @@ class Run:
         license: str | None = None,
         encoders: bool | None = None,
         index: Path | str | None = None,
+        download: bool = False,
     ) -> None:
         """Write a folder to publish: the run without local paths, its networks in ONNX, and a model card.
 
@@ -235,6 +236,7 @@ class Run:
             license: identifier for the card, such as apache-2.0; left out when None.
             encoders: with the encoders in ONNX. None: only packaged ones, others are named.
             index: folder of the indices to publish, with ids, texts, labels and fields, but without paths of images.
+            download: whether the hub may be asked for encoders that are not on this disk, without the user's token.
 
         Raises:
             DataError: `folder` has files, the recipe names a local path, or there is no index. ConfigError: not an
@@ -251,7 +253,7 @@ class Run:
             replace(self.record, features=None).write(temporary / "run.json")
             write_published(
                 self, temporary, name=name or folder.name, license=license, encoders=encoders,
-                index=None if index is None else Path(index),
+                index=None if index is None else Path(index), download=download,
             )  # fmt: skip
 
     def push_to_hub(
@@ -265,13 +267,14 @@ class Run:
         license: str | None = None,
         encoders: bool | None = None,
         index: Path | str | None = None,
+        download: bool = False,
     ) -> str:
         """Publish the run on the Hugging Face Hub and return the address of the commit or pull request.
 
         Args:
             repo_id: `user/name`, created if needed.
             private, commit_message, token, create_pr: as for every model of the Hub.
-            license, encoders, index: as for `save_pretrained`.
+            license, encoders, index, download: as for `save_pretrained`.
 
         Raises:
             ConfigError: not such a name, or the Hub refuses it, or there is no connection. MissingExtraError:
@@ -280,7 +283,9 @@ class Run:
         hub.require_repository(repo_id)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "run"
-            self.save_pretrained(folder, name=repo_id, license=license, encoders=encoders, index=index)
+            self.save_pretrained(
+                folder, name=repo_id, license=license, encoders=encoders, index=index, download=download
+            )
             return hub.upload(
                 folder, repo_id, private=private, commit_message=commit_message, token=token, create_pr=create_pr
             )

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from multibit.features.export import cached_encoder, export_encoder
 from multibit.features.extract import begun_with, extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.portable import PortableImages, PortableTexts
+from multibit.features.recipe import Recipe
 from multibit.pipeline import encode_image, encode_text, open_run, whole_run
 from multibit.portable import PortableModel, PortableRun
 from multibit.portable.export import export_run, has_packaged_encoders, make_portable
@@ -342,6 +344,7 @@ import sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript", "efficientnet_lite_pytorch"):
     sys.modules[name] = None
 import base64, json, time
+from dataclasses import replace
 from pathlib import Path
 from starlette.testclient import TestClient
 from multibit.pipeline import open_run
@@ -458,3 +461,33 @@ def test_a_run_on_a_joint_model_is_exported_whole(kind, tmp_path):
     found = {"image": model.encode_images(images), "text": model.encode_texts(TEXTS)}
     for modality, relaxed in found.items():
         assert relaxed == pytest.approx(run.model.encode(features[modality], modality), abs=CLOSE)
+
+
+def test_an_export_asks_the_hub_only_when_allowed_and_never_with_the_token(tmp_path, monkeypatch):
+    import huggingface_hub
+    from test_joint import write_clip
+
+    folder = write_clip(tmp_path / "tiny-clip")
+    data = load_sample().take(np.arange(0, 400, 10))
+    encoders = load_image_encoder(str(folder)), load_text_encoder(str(folder))
+    store = extract_features(data, *encoders, tmp_path / "features")
+    split = Split.draw(len(store), query=8, train=24, validation=4, seed=0)
+    run = Run.create(tmp_path / "run", store, split, lengths=(6, 16), epochs=1, hidden=16, dimension=8)
+    asked: list[object] = []
+
+    def provide(name, local_files_only=False, **options):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        asked.append(options["token"])
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", provide)
+    named = [replace(each, source="somebody/tiny-clip") for each in (run.recipe.image, run.recipe.text)]
+    run = replace(run, record=replace(run.record, recipe=Recipe(*named)))
+    with pytest.raises(ConfigError):
+        export_run(run, tmp_path / "model")
+    with pytest.raises(ConfigError):
+        run.save_pretrained(tmp_path / "published", encoders=True)
+    assert asked == [] and not (tmp_path / "model").exists() and not (tmp_path / "published").exists()
+    export_run(run, tmp_path / "model", download=True)
+    assert asked == [False, False]

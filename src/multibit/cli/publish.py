@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import Modality, RunArgument, Target, echo, refuse_unused
+from multibit.cli.options import DownloadOption, Modality, RunArgument, Target, echo, refuse_unused
 from multibit.errors import DataError
 
 
@@ -33,6 +33,7 @@ def export(
         bool,
         typer.Option("--int8", help="Of portable: a quantised text encoder, whose codes need indices of their own."),
     ] = False,
+    download: DownloadOption = False,
 ) -> None:
     """Export an index, a run or a dataset for other tools.
 
@@ -45,7 +46,7 @@ def export(
     if to is not Target["sentence-transformers"]:
         refuse_unused(ctx, "except with --to sentence-transformers", "modality")
     if to not in (None, Target.portable) or not is_run:
-        refuse_unused(ctx, "except for a portable model of a run", "int8")
+        refuse_unused(ctx, "except for a portable model of a run", "int8", "download")
     if to is None and is_portable(source):
         hint = "Copy the folder, or export the run that it was made of."
         raise DataError("is a portable model already.", file=source, hint=hint)
@@ -66,7 +67,7 @@ def export(
     if to is Target["sentence-transformers"]:
         _export_sentences(source, out, modality)
     else:
-        _export_portable(source, out, int8)
+        _export_portable(source, out, int8, download)
 
 
 def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None) -> None:
@@ -109,11 +110,11 @@ def _export_items(ctx: typer.Context, source: Path, out: Path, bits: int | None,
     echo(f"Wrote {out}: {count:,} items{codes}")
 
 
-def _export_portable(run: Path, out: Path, int8: bool) -> None:
+def _export_portable(run: Path, out: Path, int8: bool, download: bool) -> None:
     from multibit.portable.export import export_run
     from multibit.runs import Run
 
-    model = export_run(Run.load(run), out, int8=int8)
+    model = export_run(Run.load(run), out, int8=int8, download=download)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     echo(f"Wrote {out}: {model.bits}-bit codes, {size / 1e6:.0f} MB, model {model.weights}")
 
@@ -144,6 +145,7 @@ def push(
     ] = None,
     commit_message: Annotated[str, typer.Option("--message", help="Message of the commit.")] = "Upload a multibit run",
     create_pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of writing to main.")] = False,
+    download: DownloadOption = False,
 ) -> None:
     """Publish a run on the Hugging Face Hub.
 
@@ -160,5 +162,6 @@ def push(
         license=license,
         encoders=encoders,
         index=index,
+        download=download,
     )
     echo(f"Published {run}: {address}")

@@ -13,7 +13,7 @@ import msgspec
 from multibit.codes.items import MODALITIES
 from multibit.errors import ConfigError, DataError
 from multibit.features.export import cached_encoder, export_encoder
-from multibit.features.load import load_image_encoder, load_text_encoder, located_recipe, source_of
+from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from multibit.runs import Run
 
 
-def export_run(run: Run, folder: Path | str, *, encoders: bool = True, int8: bool = False) -> PortableModel:
+def export_run(
+    run: Run, folder: Path | str, *, encoders: bool = True, int8: bool = False, download: bool = False
+) -> PortableModel:
     """Write a run as a portable model.
 
     Args:
@@ -37,6 +39,7 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True, int8: boo
             the cache of the user when they are first needed.
         int8: quantise the text encoder, see `multibit.portable.quantize`: another recipe, whose codes are another
             model's, so indices of the run refuse them.
+        download: whether the hub may be asked for encoders that are not on this disk; the user's token is not sent.
 
     Raises:
         DataError: ready-made features, or `folder` exists. ConfigError: a network or encoder that cannot be exported,
@@ -52,7 +55,7 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True, int8: boo
         raise ConfigError("the encoders of this run are not packaged ones.", option="encoders", hint="Write them too.")
     with replacing(target) as temporary:
         temporary.mkdir()
-        write_networks(run, temporary / NETWORKS, encoders=encoders)
+        write_networks(run, temporary / NETWORKS, encoders=encoders, download=download)
         card, recipe, weights = model_card(run), run.recipe, run.record.model
         if int8:
             texts = temporary / NETWORKS / "encoders" / "text"
@@ -69,12 +72,12 @@ def export_run(run: Run, folder: Path | str, *, encoders: bool = True, int8: boo
     return PortableModel.open(target)
 
 
-def write_networks(run: Run, folder: Path, *, encoders: bool) -> None:
+def write_networks(run: Run, folder: Path, *, encoders: bool, download: bool = False) -> None:
     """Write both hash networks, and the encoders if asked for, to a new folder; see `export_run`."""
     for modality in MODALITIES:
         export_head(run.model, modality, folder / "heads" / modality)
     if encoders:
-        _write_encoders(run, folder / "encoders")
+        _write_encoders(run, folder / "encoders", download)
 
 
 def write_config(run: Run, folder: Path, recipe: Recipe | None = None, weights: str = "") -> None:
@@ -121,20 +124,19 @@ def _copy_explanation(run: Run, folder: Path) -> None:
             shutil.copyfile(run.folder / name, folder / name)
 
 
-def _write_encoders(run: Run, folder: Path) -> None:
+def _write_encoders(run: Run, folder: Path, download: bool) -> None:
     """Write both encoders: packaged ones are copied from the cache, others are exported."""
     recipe = run.recipe
-    image, text = (
-        source_of(located_recipe(each, run.folder, run.features), run.folder) for each in (recipe.image, recipe.text)
-    )
     if has_packaged_encoders(run):
         for modality in MODALITIES:
             shutil.copytree(cached_encoder(getattr(recipe, modality).name, modality), folder / modality)
         found = Recipe(PortableImages(folder / "image").recipe, PortableTexts(folder / "text").recipe)
     else:
+        image, text = (located_recipe(each, run.folder, run.features) for each in (recipe.image, recipe.text))
+        unprompted = replace(text, prompt="{}")  # the network reads what the prompt has made
         sides = (
-            load_image_encoder(image, dtype=recipe.image.dtype, runtime="torch"),
-            load_text_encoder(text, dtype=recipe.text.dtype, runtime="torch"),
+            image_encoder_of(image, folder=run.folder, download=download, runtime="torch"),
+            text_encoder_of(unprompted, folder=run.folder, download=download, runtime="torch"),
         )
         found = Recipe(sides[0].recipe, replace(sides[1].recipe, prompt=recipe.text.prompt))
         for encoder, modality in zip(sides, MODALITIES, strict=True):

@@ -31,6 +31,7 @@ def write_published(
     license: str | None = None,
     encoders: bool | None = None,
     index: Path | None = None,
+    download: bool = False,
 ) -> None:
     """Write what makes a run folder a published one.
 
@@ -38,6 +39,7 @@ def write_published(
         run: to publish. folder: exists. name, license: as for `model_card`.
         encoders: with the encoders in ONNX. None: only where they are packaged ones, others are named in the recipe.
         index: folder of the indices to publish; their ids, texts, labels and other fields, but no paths of images.
+        download: as for `export_run`.
 
     Raises:
         DataError: the recipe or the settings name a path of this machine, no index in the folder, or, for `encoders`,
@@ -45,7 +47,8 @@ def write_published(
     """
     require_no_paths({"recipe": run.recipe.to_dict(), "config": run.config.to_dict()}, run.folder / "run.json")
     if encoders or can_export(run.model):
-        write_networks(run, folder / NETWORKS, encoders=has_packaged_encoders(run) if encoders is None else encoders)
+        encoders = has_packaged_encoders(run) if encoders is None else encoders
+        write_networks(run, folder / NETWORKS, encoders=encoders, download=download)
     write_config(run, folder)
     card = model_card(run, name=name, license=license, evaluations=evaluations_of(run))
     (folder / "README.md").write_text(card, encoding="utf-8")

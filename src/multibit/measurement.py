@@ -107,7 +107,8 @@ def measure(
         encode_store(run.model, store, rows, keep_relaxed=relaxed) for rows in (split.query, split.database)
     )
     unseen = np.isin(split.database, split.unseen)
-    parts = {PROTOCOLS[name]: database if name == "in" else database.take(unseen) for name in protocols}
+    known = replace(database, relaxed={})  # real values of the database are compared under one protocol only
+    parts = {PROTOCOLS[name]: database if name == "in" else known.take(unseen) for name in protocols}
     fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.split.identity()}
     rankings, evaluations, notes = list[Rankings](), list[Evaluation](), list[str]()
     for protocol, part in parts.items():

@@ -242,7 +242,7 @@ def test_strata_table():
         "| ours, text-to-image | no shared label | 0.625 | 12,345 |\n"
         "| ours, text-to-image | no shared label, graph top 25 % | 0.125 | 7 |\n"
         "\n"
-        "64 bits, label-name reference."
+        "64 bits, label-name reference; the first 3 queries."
     )
 
 

@@ -26,6 +26,7 @@ from multibit.evaluation.pair_metrics import RealBlock, add_real_pairs
 from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.sampling import sampled_queries
 from multibit.evaluation.strata import Stratum, no_shared_label
 from multibit.features.leaks import LookAlikes
 from multibit.relation import LabelGraph, RelationTeacher
@@ -33,7 +34,9 @@ from multibit.table import counted
 
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
 
-AGREEING_QUERIES, QUANTIZED_QUERIES = 1_000, 200  # the first ones; each costs a pass or a sort of the database
+AGREEING = {"most": 1_000, "pairs": 100_000_000}  # queries of a measurement, see `sampled_queries`
+QUANTIZED = {"most": 200, "pairs": 20_000_000}
+APART = {"most": 500, "pairs": 25_000_000}
 COUNTED_QUERIES, MOST_SHARED = 200, 3  # of the figure of distances by shared labels; 3 means 3 or more
 
 
@@ -119,6 +122,7 @@ def assess(
     if real is not None:
         complete[0] = add_real_pairs(complete[0], whole, *real)
     query, database, lengths = whole.query, whole.database, whole.lengths
+    quantized = sampled_queries(len(query), len(database), **QUANTIZED)
     return Assessment(
         name=complete[0].name,
         facts=dict(facts or {}),
@@ -126,7 +130,7 @@ def assess(
         evaluations=complete,
         agreement={d: _agreement(whole, d) for d in DIRECTIONS if len(lengths) > 1},
         quantization={
-            (direction, bits): quantization(query.at(bits), database.at(bits), direction, bits, QUANTIZED_QUERIES)
+            (direction, bits): quantization(query.at(bits), database.at(bits), direction, bits, quantized)
             for direction, bits in whole
             if _has_relaxed(whole)
         },
@@ -149,7 +153,7 @@ def assess(
 
 def _agreement(rankings: Rankings, direction: Direction) -> list[LengthAgreement]:
     found = (rankings[direction, bits] for bits in rankings.lengths)
-    first = np.arange(min(AGREEING_QUERIES, len(rankings.query)))
+    first = np.arange(sampled_queries(len(rankings.query), len(rankings.database), **AGREEING))
     return ranking_agreement({ranking.bits: (ranking.query.take(first), ranking.database) for ranking in found})
 
 
@@ -170,8 +174,9 @@ def _strata(
         return {}
     labels, bits = (rankings.query.labels, rankings.database.labels), length_near(rankings.lengths)
     sides = [(rankings[direction, bits].query, rankings[direction, bits].database) for direction in DIRECTIONS]
+    compared = sampled_queries(len(rankings.query), len(rankings.database), **APART)
     try:
-        found = no_shared_label(sides, *labels, graded, graph.weights, bits)
+        found = no_shared_label(sides, *labels, graded, graph.weights, bits, compared=compared)
     except DataError:  # every pair shares a label
         return {}
     return dict(zip(DIRECTIONS, found, strict=True))

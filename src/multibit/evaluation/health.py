@@ -14,6 +14,8 @@ from multibit.codes.items import Direction
 from multibit.errors import DataError
 from multibit.evaluation.ranking import Rankings
 
+BLOCK = 1 << 16  # codes whose bits are held as real values at once
+
 SEARCHED_BY: dict[Modality, Direction] = {"image": "t2i", "text": "i2t"}
 """Modality -> direction that searches it."""
 
@@ -65,12 +67,17 @@ def code_health(codes: Codes, lengths: Sequence[int], blocks: Sequence[int] = ()
     if not len(codes):
         raise DataError("need at least 1 code, got 0.", field="codes")
     codes = Codes(codes.words, codes.bits)
-    bits = codes.to_bits().astype(np.float32)
-    share = bits.mean(axis=0, dtype=np.float64)
+    together = np.zeros(
+        (codes.bits, codes.bits)
+    )  # codes in which both of two bits are 1; sums of floats are exact here
+    for start in range(0, len(codes), BLOCK):
+        bits = codes.take(np.arange(start, min(start + BLOCK, len(codes)))).to_bits().astype(np.float32)
+        together += bits.T @ bits
+    share = np.diag(together) / len(codes)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
     deviation = np.sqrt(share * (1 - share))
-    covariance = (bits.T @ bits).astype(np.float64) / len(codes) - np.outer(share, share)
+    covariance = together / len(codes) - np.outer(share, share)
     scale = np.outer(deviation, deviation)
     correlation = np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0)
     distinct = {length: len(np.unique(codes.prefix(length).to_bytes(), axis=0)) for length in lengths}

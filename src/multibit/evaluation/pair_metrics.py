@@ -23,6 +23,7 @@ from multibit.evaluation.metric import NDCG, PAIRS, Metric
 from multibit.evaluation.pair_recall import OwnCounts, ProductCounter, count_own
 from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
+from multibit.evaluation.sampling import sampled_queries
 from multibit.progress import track
 
 if TYPE_CHECKING:
@@ -34,12 +35,10 @@ WITH_DATABASE = "database"
 CONTENT = "labels x content"
 """Reference of NDCG under labels and content: `ContentGains`."""
 
-MOST_QUERIES, FEWEST_QUERIES, PRODUCTS = 2_000, 200, 200_000_000  # of real values: products with the whole database
-
 
 def compared_queries(queries: int, database: int) -> int:
-    """Number of queries, from the first, whose real values are ranked: fewer for a large database."""
-    return min(queries, max(FEWEST_QUERIES, min(MOST_QUERIES, PRODUCTS // max(database, 1))))
+    """Number of queries, from the first, whose real values are ranked."""
+    return sampled_queries(queries, database, most=2_000, pairs=100_000_000)
 
 
 @dataclass(frozen=True, eq=False)

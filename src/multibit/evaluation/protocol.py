@@ -42,13 +42,13 @@ from multibit.evaluation.pair_metrics import add_pair_recall
 from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_sets, pools_of_sets
+from multibit.evaluation.sampling import sampled_queries
 from multibit.progress import track
 from multibit.table import Cell, Table
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
 }  # fmt: skip
-ASYMMETRIC_QUERIES = 1_000
 ValueKey = tuple[Metric, Direction, int]
 
 
@@ -297,17 +297,22 @@ def add_resolution(
     return replace(evaluation, values=values)
 
 
+def asymmetric_queries(queries: int, database: int) -> int:
+    """Number of queries, from the first, with an asymmetric mAP."""
+    return sampled_queries(queries, database, most=1_000, pairs=50_000_000)
+
+
 def add_asymmetric(evaluation: Evaluation, rankings: Rankings) -> Evaluation:
     """The evaluation with the asymmetric mAP added: queries keep their real values, the database is binary.
 
-    Real-valued rankings are sorted, so only the first 1,000 queries are evaluated; the others are NaN.
+    Real-valued rankings are sorted, so only the first `asymmetric_queries` are evaluated; the others are NaN.
 
     Args:
         evaluation: of these rankings, whose queries have relaxed codes. rankings: read for their items.
     """
     values = dict(evaluation.values)
     query, database = rankings.query, rankings.database
-    labels = query.labels[:ASYMMETRIC_QUERIES]
+    labels = query.labels[: asymmetric_queries(len(query), len(database))]
     with track(f"Asymmetric, {evaluation.protocol}", len(rankings), "rankings") as advance:
         for direction, bits in rankings:
             asked, searched = DIRECTIONS[direction]

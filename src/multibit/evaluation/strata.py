@@ -17,7 +17,7 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ndcg
 
 NAMES = "no shared label", "no shared label, graph top 25 %"
-KEPT = 1 << 26  # pairs up to which relations are kept
+KEPT = 1 << 24  # pairs up to which relations are kept
 BLOCK = 32  # queries whose relations to the whole database are held at once
 CHUNK = 1 << 16  # items whose labels are held as real values at once
 

@@ -159,17 +159,19 @@ def encode_store(
     starts = range(0, max(len(chosen), 1), ENCODE_ROWS)
     work = partial(_encode_block, model, store, chosen, keep_relaxed)
     results = run_on_ray(work, starts, workers) if engine == "ray" else map(work, starts)
-    blocks = []
+    codes: dict[Modality, list[Codes]] = {modality: [] for modality in MODALITIES}
+    relaxed: dict[Modality, NDArray[np.float32]] = {}
+    done = 0
     with track("Encoding features", len(chosen), "items") as advance:
         for block in results:
-            blocks.append(block)
+            for modality in MODALITIES:
+                codes[modality].append(block.codes(modality))
+            for modality, values in block.relaxed.items():  # into their place: joined later they would be held twice
+                whole = relaxed.setdefault(modality, np.empty((len(chosen), values.shape[1]), np.float32))
+                whole[done : done + len(block)] = values
+            done += len(block)
             advance(len(block))
-    image, text = (Codes.concatenate([block.codes(modality) for block in blocks]) for modality in MODALITIES)
-    relaxed = {
-        modality: np.concatenate([block.relaxed[modality] for block in blocks])
-        for modality in MODALITIES
-        if keep_relaxed
-    }
+    image, text = (Codes.concatenate(codes[modality]) for modality in MODALITIES)
     return CodedItems(image, text, store.dataset.labels[chosen], relaxed, model.layout)
 
 

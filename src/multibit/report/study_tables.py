@@ -160,7 +160,8 @@ def _strata(runs: Sequence[Assessment]) -> Table:
         for direction, strata in run.strata.items()
         for stratum in strata
     )
-    note = f"{length_near(runs[0].lengths)} bits, label-name reference."
+    compared = counted(len(next(iter(runs[0].strata.values()))[0].values), "query", "queries")
+    note = f"{length_near(runs[0].lengths)} bits, label-name reference; the first {compared}."
     return Table("Pairs that share no label", ("", "pairs", "NDCG@100", "count"), rows, note)
 
 

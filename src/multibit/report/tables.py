@@ -12,7 +12,7 @@ from multibit.evaluation.pair_metrics import (
     pair_metrics,
     real_values_of,
 )
-from multibit.evaluation.protocol import ASYMMETRIC_QUERIES, Evaluation
+from multibit.evaluation.protocol import Evaluation, asymmetric_queries
 from multibit.relation import TEACHERS
 from multibit.table import Cell, Number, Table, counted, percent
 
@@ -106,7 +106,8 @@ def _accuracy_note(evaluation: Evaluation) -> str:
     note = f"In percent. {sizes[0]}, {sizes[1]} searched; mAP ranks ties by row."
     if MAP_ASYMMETRIC in evaluation.metrics:
         note += " Asymmetric: the query keeps its real values, only the database is binary"
-        note += f" (first {ASYMMETRIC_QUERIES:,} queries)." if evaluation.queries > ASYMMETRIC_QUERIES else "."
+        compared = asymmetric_queries(evaluation.queries, evaluation.database)
+        note += f" (first {compared:,} queries)." if evaluation.queries > compared else "."
     if evaluation.undefined:
         undefined = counted(evaluation.undefined, "query", "queries")
         note += f" Left out of the means: {undefined} without any relevant item."

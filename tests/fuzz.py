@@ -31,6 +31,8 @@ import numpy as np
 import pyarrow.parquet
 
 from multibit import Codes, Config, FeatureStore, Index, Run, Split, load_evaluations
+from multibit.data.manifest import read_manifest, write_manifest
+from multibit.data.split_files import read_roles
 from multibit.errors import MultibitError
 from multibit.evaluation.metric import MAP
 from multibit.features.shards import Shard
@@ -377,6 +379,29 @@ def edited_values(content: Any, rng: random.Random) -> Any:
 _BEFORE: dict[str, dict[str, Any]] = {}
 
 
+def _items(folder: Path) -> Path:
+    rows = [
+        {"id": "a", "image": "a.png", "texts": ["x", {"raw": "y"}], "labels": ["l", "m"]},
+        {"id": 7, "image": None, "texts": "x", "labels": [0, 1]},
+        {"id": "c", "image": "d\\c.png", "texts": [], "labels": 3},
+    ]
+    _store_lines(folder / "items.jsonl", rows)
+    return folder / "items.jsonl"
+
+
+def _use_items(path: Path) -> object:
+    data = read_manifest(path)
+    write_manifest(data, path.with_name("again.csv"))
+    assert read_manifest(path.with_name("again.csv")).label_names == data.label_names
+    return data.fingerprint()
+
+
+def _roles(folder: Path) -> Path:
+    content = {"train": [0, 1], "query": ["c", "d.png"], "val": [False, True, False, False, True], "extra": {"x": 1}}
+    _dump(folder / "split.json", content)
+    return folder / "split.json"
+
+
 def _exported(folder: Path) -> Path:
     export_index(Index.open(_index(folder).parent), folder / "index.parquet")
     return folder / "index.parquet"
@@ -451,6 +476,8 @@ FORMATS: dict[str, Format] = {
     "segment": _arrays(_segment, _use_index),
     "arrays of a segment": Format(_segment, _values, _store_values, _use_whole_index, edited_values),
     "pruned lists": Format(_listed, _values, _store_values, _use_lists, edited_values),
+    "items.jsonl": Format(_items, _lines, _store_lines, _use_items),
+    "split.json": _json(_roles, lambda path: read_roles(path, ["a", "b", "c", "d", "7"])),
     "index of an earlier version": _arrays(_copied("index", "image.mbx"), _use_index),
     "exported index": Format(_exported, _facts, _store_facts, import_index),
     "shard": _arrays(_copied("features", "shard-00000.safetensors"), Shard.read),

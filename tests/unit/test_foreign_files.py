@@ -595,6 +595,7 @@ def test_a_header_that_was_edited_is_refused_or_gives_the_same_store(tmp_path):
         ('{"train": [-1], "query": [2]}', "train"),
         ('{"train": [0], "query": [6]}', "query"),
         ('{"train": [1e19], "query": [2]}', "train"),
+        ('{"train": [[0, 1], 2], "query": [2]}', "train"),
     ],
 )
 def test_roles_that_are_not_one_or_not_in_the_data_are_refused(tmp_path, text, role):

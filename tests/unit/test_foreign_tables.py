@@ -111,8 +111,8 @@ def test_ids_that_differ_in_case_or_unicode_form_are_two(tmp_path):
     assert data.ids == ("a", "A", *forms)
 
 
-@pytest.mark.parametrize("address", ["https://x.org/a.png", "file:///a.png", "s3://bucket/a.png"])
-def test_an_address_is_no_path(address):
+@pytest.mark.parametrize("address", ["https://x.org/a.png", "file:///a.png", "s3://bucket/a.png", "a\ud800.png"])
+def test_an_address_and_half_a_letter_are_no_path(address):
     with pytest.raises(DataError) as caught:
         path_of(address, row=2)
     assert (caught.value.row, caught.value.field) == (2, "image")

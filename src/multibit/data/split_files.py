@@ -293,7 +293,7 @@ def _rows_of_numbers(given: Mapping[str, Rows], known: Mapping[str, int], *, fro
 
 def _array(values: Any, role: str, items: int) -> NDArray[Any]:
     """Numbers as int64, texts, or a mask (items,) of bool."""
-    array = np.asarray(values)
+    array = _listed(values, role)
     if array.ndim == 2 and 1 in array.shape:  # MATLAB has no vectors
         array = array.ravel()
     if array.dtype == object and array.ndim == 1:  # a cell array, whose entries may be arrays of one value
@@ -313,6 +313,13 @@ def _array(values: Any, role: str, items: int) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise DataError(f"need rows, ids or a mask, got {array.dtype} of shape {array.shape}.", field=role)
     return array
+
+
+def _listed(values: Any, role: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # lists of several lengths
+        raise DataError("need rows, ids or a mask, got lists inside a list.", field=role) from None
 
 
 def _is_mask(array: NDArray[Any], items: int) -> bool:

@@ -85,6 +85,8 @@ def path_of(value: Any, *, row: int | None = None, field: str = "image") -> Path
     path = _text(value, row, field)
     if "\0" in path:
         raise DataError(f"a path with a NUL character: {path[:60]!r}.", row=row, field=field)
+    if any("\ud800" <= letter <= "\udfff" for letter in path):
+        raise DataError(f"{path[:40]!r} contains a lone surrogate.", row=row, field=field, hint="Fix the source text.")
     if _ADDRESS.match(path):
         hint = "Download the images, and write the paths of their files."
         raise DataError(f"{path[:60]!r} is an address, not the path of a file.", row=row, field=field, hint=hint)

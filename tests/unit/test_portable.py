@@ -483,7 +483,7 @@ def test_an_export_asks_the_hub_only_when_allowed_and_never_with_the_token(tmp_p
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", provide)
     named = [replace(each, source="somebody/tiny-clip") for each in (run.recipe.image, run.recipe.text)]
-    run = replace(run, record=replace(run.record, recipe=Recipe(*named)))
+    run = replace(run, recipe=Recipe(*named))
     with pytest.raises(ConfigError):
         export_run(run, tmp_path / "model")
     with pytest.raises(ConfigError):

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+<<<<<<< HEAD
 from numpy.typing import ArrayLike, NDArray
+=======
+from numpy.typing import ArrayLike
+>>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_kind, require_known
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
+from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES, Engine
-from multibit.search.filters import Where, read_typed
+from multibit.search.filters import evaluate, read_typed
 from multibit.search.metadata import Metadata
 from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Version
@@ -270,9 +275,16 @@ class Index:
         """
         return replace(changes.codes_of(self._version, ids), model=self.model)
 
+<<<<<<< HEAD
     def contains(self, ids: Sequence[Id]) -> NDArray[np.bool_]:
         """(n,) whether each of n ids is in the index."""
         return changes.contained(self._version, ids)
+=======
+    def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
+        """Id and metadata of some items, in order of age; fewer at the end."""
+        rows = np.arange(min(start, len(self)), min(start + count, len(self)))
+        return list(zip(self.ids.listed(rows), self.payloads.rows(rows), strict=True))
+>>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
     def search_relaxed(
         self,
@@ -303,7 +315,8 @@ class Index:
 
     def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
         """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
-        return read_typed(typed, [part.segment.metadata for part in self._version.parts], self._version.kinds)
+        columns, kinds = [part.segment.metadata for part in self._version.parts], self._version.kinds
+        return read_typed(typed, lambda where: any(evaluate(where, each, kinds).any() for each in columns), kinds)
 
     def require_model(self, model: str) -> None:
         """Refuse to compare codes of different models, whose bits have different meanings.

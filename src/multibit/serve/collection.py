@@ -16,13 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
+<<<<<<< HEAD
 from multibit.pipeline import index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
 from multibit.search.together import finish, writing_together
+=======
+from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
+from multibit.runs import Run
+from multibit.search import Hit, Index, SearchResult
+from multibit.search.filters import Filter
+from multibit.search.remote import RemoteIndex
+from multibit.search.remote.urls import is_url
+>>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 from multibit.serve.problems import not_found, overloaded
 
 if TYPE_CHECKING:
@@ -61,12 +70,15 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one search: their order, the number of items searched, and the seconds of the scan of the group."""
+    """Hits of one search: their order, the number of items searched, the seconds of the scan of the group, and the
+    servers that did not answer.
+    """
 
     hits: list[Hit]
     items: int
     bytes_read: int
     seconds: float
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class Entry:
 class _Shelf:
     """An index on disk and the version of it that is searched; a search never sees a change while it runs."""
 
-    def __init__(self, index: Index, modality: Modality, bits: int) -> None:
+    def __init__(self, index: Index | RemoteIndex, modality: Modality, bits: int) -> None:
         self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
         self.current = index.snapshot()
 
@@ -90,29 +102,49 @@ class _Shelf:
         """Search the version that was read or written last."""
         self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
         self.current = self.live.snapshot()
+<<<<<<< HEAD
+=======
+        return True
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[Index]:
+        assert isinstance(self.live, Index)  # others are refused before
+        with self.live.writer() as index:
+            index.require_model(self.model)
+            yield index
+            if not len(index):
+                raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
+        self.current = self.live.snapshot()
+>>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
 
 class Collection:
     """The indices of a run in a folder.
 
     Args:
-        run: with the model. folder: of the indices.
+        run: with the model. place: folder of the indices, or URL of a database, which is only read.
 
     Raises:
-        DataError: the folder has no index of the run. MismatchError: an index of another model.
+        DataError: no index of the run. MismatchError: an index of another model.
     """
 
+<<<<<<< HEAD
     def __init__(self, run: AnyRun, folder: Path) -> None:
         self.run, self.folder = run, folder
+=======
+    def __init__(self, run: Run, place: Path | str) -> None:
+        self.run, self.is_remote = run, is_url(place)
+        self.folder = folder = run.folder / INDEX if self.is_remote else Path(place)
+>>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
         finish(folder)  # what a killed writer had decided
         for name, (modality, bits) in index_names(run).items():
-            if index_path(folder, name).exists():
-                self._shelves[name] = _Shelf(open_index(run, folder, modality, bits), modality, bits)
+            if self.is_remote or index_path(folder, name).exists():
+                self._shelves[name] = _Shelf(open_index(run, place, modality, bits), modality, bits)
         if not self._shelves:
-            open_index(run, folder, "image")  # raises with the command that builds one
+            open_index(run, place, "image")  # raises with the command that builds one
 
     # Reading
 
@@ -126,7 +158,7 @@ class Collection:
         """Modalities that can be searched."""
         return [each for each in MODALITIES if any(shelf.modality == each for shelf in self._shelves.values())]
 
-    def index(self, modality: Modality, bits: int | None = None) -> Index:
+    def index(self, modality: Modality, bits: int | None = None) -> Index | RemoteIndex:
         """The current version of the index that serves a length.
 
         Raises:
@@ -188,7 +220,8 @@ class Collection:
                 max_distance=first.max_distance, threads=threads,
             )  # fmt: skip
         seconds = time.perf_counter() - start
-        return [Found(found.hits(number), size, scanned, seconds) for number in range(len(queries))]
+        missing = tuple(str(each.file) for each in found.lost)
+        return [Found(found.hits(number), size, scanned, seconds, missing) for number in range(len(queries))]
 
     def values_of(self, name: Id, modality: Modality) -> Values:
         """The stored code of an item as a relaxed code of -1 and +1, (stored bits,).
@@ -234,7 +267,7 @@ class Collection:
                 return located(str(path), self.folder)
         raise not_found(f"image of an item with id {name!r}")
 
-    def _find(self, index: Index, name: Id) -> SearchResult | None:
+    def _find(self, index: Index | RemoteIndex, name: Id) -> SearchResult | None:
         """An item by id, as the only hit of a search; in a path an integer id is text."""
         if not len(index):
             return None
@@ -252,8 +285,7 @@ class Collection:
     def listed(self, modality: Modality, start: int, count: int) -> tuple[int, list[tuple[Id, dict[str, Any]]]]:
         """Number of items of a modality, and some of them in order of age."""
         index = self.index(modality)
-        rows = np.arange(min(start, len(index)), min(start + count, len(index)))
-        return len(index), list(zip(index.ids.listed(rows), index.payloads.rows(rows), strict=True))
+        return len(index), index.page(start, count)
 
     # Changing
 
@@ -274,9 +306,9 @@ class Collection:
         Raises:
             DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer.
         """
+        self._require_in_place()  # before an image is stored
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
-        self._require_in_place()  # before an image is stored
         paths = {
             entry.id: portable_path(self._keep_image(entry.image), self.folder)
             for entry in entries
@@ -286,7 +318,9 @@ class Collection:
             for shelf, index in writers:
                 self._put(index, shelf, entries, paths)
 
-    def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
+    def _put(
+        self, index: Index | RemoteIndex, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]
+    ) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]
@@ -323,7 +357,9 @@ class Collection:
         return path
 
     def _require_in_place(self) -> None:
-        """Refuse to write where an index was moved away."""
+        """Refuse to write where an index was moved away, or is in a database."""
+        if self.is_remote:
+            raise ConfigError("an index in a database is changed there, not by this server.")
         for name in self._shelves:
             if not index_path(self.folder, name).exists():
                 raise overloaded(f"the index {name!r} is not in its place.")

@@ -65,9 +65,15 @@ class PostgresServer:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://me:{password}@127.0.0.1:{self.port}/postgres{'?' + query if query else ''}"
 
+    @property
+    def _as_user(self) -> list[str]:
+        """How a program is run as the user of the server; Python's own way forks, which chdb does not survive."""
+        user = self.user
+        return ["setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"] if user else []
+
     def _call(self, name: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self.bin / name), *arguments], user=self.user, capture_output=True, cwd=self.folder,
+            [*self._as_user, str(self.bin / name), *arguments], capture_output=True, cwd=self.folder,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )  # fmt: skip
         if done.returncode:
@@ -79,7 +85,7 @@ class PostgresServer:
                     "shared_buffers": "64MB", "max_connections": 20}  # fmt: skip
         given = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
         self.process = subprocess.Popen(
-            [str(self.bin / "postgres"), "-D", self.data, *given], user=self.user, cwd=self.folder,
+            [*self._as_user, str(self.bin / "postgres"), "-D", self.data, *given], cwd=self.folder,
             stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("ab"), env={**os.environ, "LC_ALL": "C.UTF-8"},
         )  # fmt: skip
         import psycopg
@@ -106,6 +112,10 @@ class PostgresServer:
         """Stop it, and remove its files."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _group(user: str) -> int:
+    return pwd.getpwnam(user).pw_gid
 
 
 def free_port() -> int:

@@ -51,7 +51,8 @@ def create_app(run: Run, index: Path | str | None = None, settings: ServerSettin
         settings: of the server.
 
     Raises:
-        ConfigError: changes are allowed, but the index is in a database. DataError: the run has no index. MismatchError: an index or an installed encoder of another model.
+        ConfigError: changes are allowed, but the index is in a database. DataError: the run has no index.
+        MismatchError: an index or an installed encoder of another model.
     """
     settings, metrics = settings or ServerSettings(), Metrics()
     if settings.writable and is_url(index):

@@ -70,9 +70,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one search: their order, the number of items searched, the seconds of the scan of the group, and the
-    servers that did not answer.
-    """
+    """Hits of one search: their order, number of items searched, seconds of the scan of the group, servers missing."""
 
     hits: list[Hit]
     items: int
@@ -318,9 +316,7 @@ class Collection:
             for shelf, index in writers:
                 self._put(index, shelf, entries, paths)
 
-    def _put(
-        self, index: Index | RemoteIndex, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]
-    ) -> None:
+    def _put(self, index: Any, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -33,7 +35,8 @@ class ScatteredStore:
     capabilities: ClassVar[RemoteCapabilities] = RemoteCapabilities()
 
     def __init__(self, stores: Sequence[Store], partial: bool = False) -> None:
-        self.stores, self.partial = list(stores), partial
+        self.stores, self.is_partial = list(stores), partial
+        self._writer: int | None = None
         self._pool = ThreadPoolExecutor(len(self.stores), "multibit-scatter")
 
     @property
@@ -47,15 +50,16 @@ class ScatteredStore:
         Raises:
             UnavailableError: a server is down, and partial answers were not asked for; or all are.
         """
-        waiting = [self._pool.submit(work, store) for store in self.stores]
+        inside = self._writer == threading.get_ident()  # this thread has the locks of all stores
+        waiting = [partial(work, store) if inside else self._pool.submit(work, store).result for store in self.stores]
         answers, lost = [], []
-        for store, future in zip(self.stores, waiting, strict=True):
+        for store, answer in zip(self.stores, waiting, strict=True):
             try:
-                answers.append(future.result())
+                answers.append(answer())
             except UnavailableError as error:
                 lost.append((store, error))
-        if lost and (not self.partial or not answers):
-            hint = lost[0][1].hint if self.partial else "Start it, or ask for partial answers: ?partial=1."
+        if lost and (not self.is_partial or not answers):
+            hint = lost[0][1].hint if self.is_partial else "Start it, or ask for partial answers: ?partial=1."
             raise UnavailableError(lost[0][1].problem, hint=hint)
         return answers, lost
 
@@ -101,7 +105,11 @@ class ScatteredStore:
         with contextlib.ExitStack() as stack:
             for store in self.stores:
                 stack.enter_context(store.writing())
-            yield
+            before, self._writer = self._writer, threading.get_ident()
+            try:
+                yield
+            finally:
+                self._writer = before
 
     def describe(self, facts: Facts) -> None:
         """See `Store`."""

@@ -378,7 +378,8 @@ class RunSource:
         self._run, self._store = run, store
         self._rows = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
         self._modality, self.bits = index_names(run)[name]
-        self.model, self.modality = run.record.model, self._modality
+        self.model: str = run.record.model
+        self.modality: str = self._modality
         self.count, self.integer_ids = len(self._rows), False
 
     def fingerprint(self) -> str:

@@ -397,7 +397,7 @@ def _versions(count: int, version: int, deleted: int) -> dict[str, Any]:
 def _column(name: str, kind: str) -> str:
     """Definition of the column of a field."""
     if kind == "list":
-        return f"{name} Array(LowCardinality(String)), ADD COLUMN IF NOT EXISTS {name}_given UInt8"
+        return f"{name} Array(String), ADD COLUMN IF NOT EXISTS {name}_given UInt8"
     return f"{name} Nullable({TYPES_OF_VALUES[kind]})"
 
 

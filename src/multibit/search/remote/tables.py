@@ -72,7 +72,7 @@ class Tables:
     def drop(self) -> list[str]:
         """Remove the tables of the index."""
         names = dict.fromkeys((self.items, self.local))
-        return [f"DROP TABLE IF EXISTS {name}{self._everywhere} SYNC" for name in names]
+        return [f"DROP TABLE IF EXISTS {name}{self._everywhere}" for name in names]
 
     def add(self, column: str) -> list[str]:
         """Add a column."""

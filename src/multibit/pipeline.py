@@ -41,9 +41,9 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
+from multibit.search.remote.urls import is_url
 from multibit.search.together import writing_together
 from multibit.texts import is_blank
-from multibit.search.remote.urls import is_url
 
 if TYPE_CHECKING:
     from multibit.runs import Run

@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-<<<<<<< HEAD
 from numpy.typing import ArrayLike, NDArray
-=======
-from numpy.typing import ArrayLike
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_kind, require_known
@@ -275,16 +271,14 @@ class Index:
         """
         return replace(changes.codes_of(self._version, ids), model=self.model)
 
-<<<<<<< HEAD
     def contains(self, ids: Sequence[Id]) -> NDArray[np.bool_]:
         """(n,) whether each of n ids is in the index."""
         return changes.contained(self._version, ids)
-=======
+
     def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
         """Id and metadata of some items, in order of age; fewer at the end."""
         rows = np.arange(min(start, len(self)), min(start + count, len(self)))
         return list(zip(self.ids.listed(rows), self.payloads.rows(rows), strict=True))
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
     def search_relaxed(
         self,

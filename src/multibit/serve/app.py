@@ -13,12 +13,8 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-<<<<<<< HEAD
-=======
 from multibit.errors import ConfigError
-from multibit.runs import Run
 from multibit.search.remote.urls import is_url
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -39,11 +35,7 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-<<<<<<< HEAD
-def create_app(run: AnyRun, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
-=======
-def create_app(run: Run, index: Path | str | None = None, settings: ServerSettings | None = None) -> FastAPI:
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
+def create_app(run: AnyRun, index: Path | str | None = None, settings: ServerSettings | None = None) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:

@@ -19,19 +19,12 @@ from multibit.codes import MODALITIES, Codes, Modality
 from multibit.errors import ConfigError, DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
-<<<<<<< HEAD
-from multibit.pipeline import index_name, index_names, index_path, open_index
-from multibit.search import Hit, Index, SearchResult
-from multibit.search.filters import Filter
-from multibit.search.together import finish, writing_together
-=======
 from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
-from multibit.runs import Run
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
 from multibit.search.remote import RemoteIndex
 from multibit.search.remote.urls import is_url
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
+from multibit.search.together import finish, writing_together
 from multibit.serve.problems import not_found, overloaded
 
 if TYPE_CHECKING:
@@ -100,20 +93,6 @@ class _Shelf:
         """Search the version that was read or written last."""
         self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
         self.current = self.live.snapshot()
-<<<<<<< HEAD
-=======
-        return True
-
-    @contextlib.contextmanager
-    def writer(self) -> Iterator[Index]:
-        assert isinstance(self.live, Index)  # others are refused before
-        with self.live.writer() as index:
-            index.require_model(self.model)
-            yield index
-            if not len(index):
-                raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
-        self.current = self.live.snapshot()
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
 
 
 class Collection:
@@ -126,18 +105,14 @@ class Collection:
         DataError: no index of the run. MismatchError: an index of another model.
     """
 
-<<<<<<< HEAD
-    def __init__(self, run: AnyRun, folder: Path) -> None:
-        self.run, self.folder = run, folder
-=======
-    def __init__(self, run: Run, place: Path | str) -> None:
+    def __init__(self, run: AnyRun, place: Path | str) -> None:
         self.run, self.is_remote = run, is_url(place)
         self.folder = folder = run.folder / INDEX if self.is_remote else Path(place)
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
-        finish(folder)  # what a killed writer had decided
+        if not self.is_remote:
+            finish(folder)  # what a killed writer had decided
         for name, (modality, bits) in index_names(run).items():
             if self.is_remote or index_path(folder, name).exists():
                 self._shelves[name] = _Shelf(open_index(run, place, modality, bits), modality, bits)
@@ -290,7 +265,7 @@ class Collection:
     def refresh(self) -> bool:
         """Take over changes that were made elsewhere, of all indices together; whether there were any."""
         with self._changing:
-            if not finish(self.folder):  # another process is between two indices
+            if not self.is_remote and not finish(self.folder):  # another process is between two indices
                 return False
             changed = [shelf for shelf in self._shelves.values() if shelf.live.refresh()]
             for shelf in changed:
@@ -366,7 +341,7 @@ class Collection:
         shelves = list(self._shelves.values())
         with self._changing:
             self._require_in_place()
-            with writing_together([shelf.live for shelf in shelves]) as writers:
+            with writing_together([shelf.live for shelf in shelves if isinstance(shelf.live, Index)]) as writers:
                 for shelf, index in zip(shelves, writers, strict=True):
                     index.require_model(shelf.model)
                 yield list(zip(shelves, writers, strict=True))

@@ -32,13 +32,8 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-<<<<<<< HEAD
     run: AnyRun,
-    index: Path | None = None,
-=======
-    run: Run,
     index: Path | str | None = None,
->>>>>>> f63bef1 (Filters are parsed into a tree; an index can be in ClickHouse or PostgreSQL)
     settings: ServerSettings | None = None,
     *,
     started: Callable[[str], object] = lambda url: None,

@@ -126,10 +126,18 @@ class PostgresStore:
 
     def _connect(self) -> psycopg.Connection[Any]:
         address = self.address
-        given: dict[str, Any] = {"host": address.host, "port": address.port, "user": address.user,
-                 "password": address.password, "dbname": address.database, "connect_timeout": CONNECT, "application_name": "multibit",
-                 "client_encoding": "utf8", "options": SESSION.format(int(1e3 * address.timeout)),
-                 **dict(address.options)}  # fmt: skip
+        given: dict[str, Any] = {
+            "host": address.host,
+            "port": address.port,
+            "user": address.user,
+            "password": address.password,
+            "dbname": address.database,
+            "connect_timeout": CONNECT,
+            "application_name": "multibit",
+            "client_encoding": "utf8",
+            "options": SESSION.format(int(1e3 * address.timeout)),
+            **dict(address.options),
+        }
         try:
             info = make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
         except psycopg.ProgrammingError as error:

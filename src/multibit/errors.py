@@ -146,6 +146,10 @@ class BusyError(MultibitError):
     """Another process is writing the same file or folder."""
 
 
+class UnavailableError(MultibitError):
+    """A database cannot be reached, or does not answer in time."""
+
+
 class MissingExtraError(MultibitError, ImportError):
     """An optional library is needed; the message names the extra to install.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNo
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import ImageEncoder, TextEncoder, unread
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
-from multibit.files import portable_path, replacing
+from multibit.files import fingerprint, portable_path, replacing
 from multibit.hashing.encode import encode_store, part_at
 from multibit.portable.model import PortableRun, is_portable
 from multibit.progress import tracked
@@ -41,13 +41,17 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
+from multibit.search.remote.urls import is_url
 from multibit.search.together import writing_together
 from multibit.texts import is_blank
 
 if TYPE_CHECKING:
     from multibit.runs import Run
+    from multibit.search.remote import RemoteIndex
 
     AnyRun = Run | PortableRun
+
+LOADED = 10_000  # items that are encoded and loaded into a database together
 
 # Runs
 
@@ -347,25 +351,81 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
 
 def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None, folder: Path) -> None:
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-    ids = [store.dataset.ids[row] for row in chosen]
-    payloads = [store.dataset.describe(row) for row in tracked(chosen, "Indexing", "items")]
-    for payload in payloads:
-        payload["image"] = payload["image"] and portable_path(Path(payload["image"]), folder)
+    ids, payloads = _described(store, tracked(chosen, "Indexing", "items"), folder)
     index.upsert(ids, codes, payloads)
 
 
+def _described(store: FeatureStore, rows: Iterable[Any], folder: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Ids and metadata of some items, with image paths relative to a folder."""
+    ids, payloads = [], []
+    for row in rows:
+        payload = store.dataset.describe(row)
+        payload["image"] = payload["image"] and portable_path(Path(payload["image"]), folder)
+        ids.append(store.dataset.ids[row])
+        payloads.append(payload)
+    return ids, payloads
+
+
+class RunSource:
+    """The items of a run as the source of a load into a database: they are encoded block by block.
+
+    Args:
+        run: with the model. store: the items. name: of the index, see `index_names`. rows: of the items, all when None.
+    """
+
+    def __init__(self, run: AnyRun, store: FeatureStore, name: str, rows: ArrayLike | None = None) -> None:
+        require_one_view(run, "A database")
+        self._run, self._store = run, store
+        self._rows = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
+        self._modality, self.bits = index_names(run)[name]
+        self.model: str = run.record.model
+        self.modality: str = self._modality
+        self.count, self.integer_ids = len(self._rows), False
+
+    def fingerprint(self) -> str:
+        """See `Source`."""
+        return fingerprint(self.model, self.modality, self.bits, self._store.fingerprint(), self._rows)
+
+    def blocks(self, start: int) -> Iterator[tuple[IdColumn, Codes, Metadata]]:
+        """See `Source`."""
+        run, store = self._run, self._store
+        for first in range(start, self.count, LOADED):
+            rows = self._rows[first : first + LOADED]
+            codes = encode_store(run.model, store, rows).at(self.bits).codes(self._modality)
+            ids, payloads = _described(store, rows, run.folder / INDEX)
+            column = IdColumn.of(ids)
+            yield column, codes, Metadata.of(payloads, column)
+
+
+def load_indices(run: AnyRun, store: FeatureStore, url: str, rows: ArrayLike | None = None) -> dict[str, RemoteIndex]:
+    """Load the indices of a run into a database, see `multibit.search.remote.load` and `index_names`.
+
+    Args:
+        run: with the model. store: the items. url: of the database. rows: as for `build_indices`.
+    """
+    from multibit.search.remote import load
+
+    sources = {name: RunSource(run, store, name, rows) for name in index_names(run)}
+    return {name: load(source, url, name) for name, source in sources.items()}
+
+
 def open_index(
-    run: AnyRun, folder: Path, modality: Modality, bits: int | None = None, *, partial: bool = False
-) -> Index:
+    run: AnyRun, folder: Path | str, modality: Modality, bits: int | None = None, *, partial: bool = False
+) -> Index | RemoteIndex:
     """The index of one modality of a run that serves a code length.
 
     Args:
-        run: with the model. folder: of the indices. modality: to search. bits: code length; the longest when None.
-        partial: compare all checksums, and leave out segments that are missing or corrupt.
+        run: with the model. folder: of the indices, or URL of a database. modality: to search. bits: code length; the
+            longest when None.
+        partial: compare all checksums, and leave out segments that are missing or corrupt, or servers that are down.
 
     Raises:
-        DataError: no such file. MismatchError: codes of another model or modality.
+        DataError: no such index. MismatchError: codes of another model or modality. UnavailableError, ConfigError:
+            as `open_remote`.
     """
+    if is_url(folder):
+        return _open_remote(run, str(folder), modality, bits, partial)
+    folder = Path(folder)
     path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")
@@ -378,6 +438,14 @@ def open_index(
             field="modality",
             hint="Restore the file name.",
         )
+    return index
+
+
+def _open_remote(run: AnyRun, url: str, modality: Modality, bits: int | None, partial: bool) -> RemoteIndex:
+    from multibit.search.remote import open_remote
+
+    index = open_remote(url, index_name(run, modality, bits), partial=partial)
+    index.require_model(run.record.model)
     return index
 
 
@@ -487,7 +555,7 @@ def read_queries(
     queries: QueryFile,
     bits: int | None = None,
     *,
-    stored: Callable[[], Index] | None = None,
+    stored: Callable[[], Index | RemoteIndex] | None = None,
     download: bool = False,
 ) -> Iterator[Queries]:
     """The codes of a file of queries, block by block.
@@ -510,7 +578,7 @@ def read_queries(
 
 
 def _reader_of_queries(
-    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index] | None, download: bool
+    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index | RemoteIndex] | None, download: bool
 ) -> Callable[[Any, int], Codes]:
     """The function that makes codes of the queries of a block, which begins at a row."""
     if queries.given == "code":
@@ -533,7 +601,7 @@ def _given_codes(run: AnyRun, queries: QueryFile, bits: int | None, values: Any,
     return codes
 
 
-def _stored_codes(queries: QueryFile, index: Index, values: Any, first: int) -> Codes:
+def _stored_codes(queries: QueryFile, index: Index | RemoteIndex, values: Any, first: int) -> Codes:
     try:
         return index.codes_of(values.to_pylist())
     except DataError as error:

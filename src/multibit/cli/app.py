@@ -28,6 +28,7 @@ SPELLED_AS: Mapping[str, tuple[str, ...]] = {
     "query": ("queries",),
     "run": ("source",),
     "train": ("training",),
+    "url": ("to", "index"),
 }
 """Argument of a Python function -> parameters of the verbs with that meaning, where the names differ."""
 

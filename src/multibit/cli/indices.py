@@ -42,12 +42,19 @@ def index(
         EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
     ] = EngineName.exact,
     out: Annotated[Path | None, typer.Option(help="Index folder. Default: RUN/index")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Load it into a database instead: clickhouse://... or postgresql://...")
+    ] = None,
 ) -> None:
     """Build or update a searchable index.
 
     One index per modality, and per length where the run has a code for each length. A running search is not disturbed,
-    and a crash leaves either the old index or the new one.
+    and a crash leaves either the old index or the new one. A load into a database that was interrupted is resumed.
     """
+    if to is not None:
+        refuse_unused(ctx, "with --to, which loads all items", "update", "remove", "compact", "engine", "out")
+        _load(run, features, items, to)
+        return
     from multibit.files import require_writable
     from multibit.folders import require_inside
     from multibit.pipeline import (
@@ -89,6 +96,22 @@ def index(
                 built[name].save(path)
     for name, path in paths.items():
         echo(f"Wrote {path}: {len(built[name]):,} items")
+
+
+def _load(run: Path, features: Path | None, items: Items, url: str) -> None:
+    """Load the indices of a run into a database."""
+    from multibit.pipeline import load_indices, open_features, open_run, require_own_features, whole_run
+    from multibit.search.remote.urls import read_url
+
+    read_url(url)  # refuses an invalid one before the features are read
+    loaded = open_run(run)
+    store, rows = open_features(loaded, features), None
+    if items is Items.database:
+        whole = whole_run(loaded)
+        require_own_features(whole, store)
+        rows = whole.split.database
+    for index in load_indices(loaded, store, url, rows).values():
+        echo(f"Loaded {index.store.place}: {len(index):,} items")
 
 
 def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:

@@ -20,13 +20,14 @@ from multibit.cli.options import (
 from multibit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from multibit.codes import Codes
     from multibit.search import Hit, Index, SearchResult
+    from multibit.search.remote import RemoteIndex
     from multibit.search.segments import Lost
 
 
@@ -55,9 +56,10 @@ def search(
     relaxed: Annotated[
         bool, typer.Option("--relaxed", help="Rank by the real values of the query: a score that breaks ties.")
     ] = False,
-    index: Annotated[Path | None, typer.Option(help="Index folder. Default: RUN/index")] = None,
+    index: Annotated[str | None, typer.Option(help="Index folder, or URL of a database. Default: RUN/index")] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Search without segments of the index that are missing or corrupt.")
+        bool,
+        typer.Option("--partial", help="Search without segments or servers that are missing."),
     ] = False,
     sheet: Annotated[Path | None, typer.Option(help="Also draw the hits to this .png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
@@ -70,10 +72,13 @@ def search(
 ) -> None:
     """Search by text, image or file of queries at any length."""
     from multibit.search.names import INDEX
+    from multibit.search.remote.urls import is_url
 
     if (query is None) == (queries is None):
         raise ConfigError("need one of QUERY and --queries.", option="query", hint="Give a text, an image or a file.")
-    asked = _Asked(index or run / INDEX, kind, modality, bits, k, max_distance, where, field, partial, download)
+    folder = run / INDEX if index is None or is_url(index) else Path(index)
+    place = index if index is not None and is_url(index) else folder
+    asked = _Asked(place, folder, kind, modality, bits, k, max_distance, where, field, partial, download)
     if queries is not None:
         refuse_unused(ctx, "with --queries", "relaxed", "sheet", "as_json")
         _search_file(queries, run, asked, out)
@@ -83,8 +88,9 @@ def search(
 
 
 class _Asked(NamedTuple):
-    """Options of every search."""
+    """Options of every search. `place`: index folder or URL. `folder`: that image paths are relative to."""
 
+    place: Path | str
     folder: Path
     kind: Modality | None
     modality: Modality | None
@@ -120,7 +126,8 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
         require_writable(sheet, unlike=(image,))
         _require_sheet(sheet)
     searched: Modality = asked.modality or ("text" if image else "image")
-    plain = not (image or relaxed or sheet or asked.where or asked.fields or asked.partial)
+    remote = asked.place != asked.folder
+    plain = not (image or relaxed or sheet or asked.where or asked.fields or asked.partial or remote)
     found = _search_portable(query, run, asked, searched) if plain else None
     labels: frozenset[str] = frozenset()
     if found is None:
@@ -167,7 +174,7 @@ def _search_index(
     from multibit.pipeline import encode_image, open_index, open_run
 
     loaded = open_run(run)
-    found = open_index(loaded, asked.folder, searched, asked.bits, partial=asked.partial)
+    found = open_index(loaded, asked.place, searched, asked.bits, partial=asked.partial)
     download = asked.download
     values = (
         encode_image(loaded, image, asked.bits, download=download)
@@ -201,8 +208,8 @@ def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> N
     others: dict[Modality | None, Modality] = {"image": "text", "text": "image"}
     kind = file.modality(asked.kind, others.get(asked.modality))
 
-    def opened(modality: Modality) -> Index:
-        return open_index(loaded, asked.folder, modality, asked.bits, partial=asked.partial)
+    def opened(modality: Modality) -> Index | RemoteIndex:
+        return open_index(loaded, asked.place, modality, asked.bits, partial=asked.partial)
 
     found = opened(asked.modality or others[kind])
     results = found.search_batches(
@@ -213,15 +220,24 @@ def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> N
         where=found.read_where(asked.where) if asked.where else None,
         fields=fields,
     )
-    hits = write_hits(out, results, file.count)
-    _note_lost(found.lost)
+    lost: dict[Lost, None] = {}
+    hits = write_hits(out, _noting(results, lost), file.count)
+    _note_lost(list(lost))
     echo(f"Wrote {out}: {hits:,} hits of {file.count:,} queries")
+
+
+def _noting(results: Iterator[SearchResult], lost: dict[Lost, None]) -> Iterator[SearchResult]:
+    """The results, while what they lack is collected."""
+    for result in results:
+        lost.update(dict.fromkeys(result.lost))
+        yield result
 
 
 def _note_lost(lost: Sequence[Lost]) -> None:
     """Say what was not searched."""
     for each in lost:
-        echo(f"Note: {each.file} was not searched, {each.items:,} items: {each.problem}", err=True)
+        items = "" if each.items is None else f", {each.items:,} items"
+        echo(f"Note: {each.file} was not searched{items}: {each.problem}", err=True)
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:
@@ -256,7 +272,9 @@ def _encode_text(run: Any, text: str, bits: int | None, download: bool) -> NDArr
     return values
 
 
-def _why_nothing(index: Index, codes: Codes, conditions: dict[str, Any] | None, max_distance: int | None) -> str:
+def _why_nothing(
+    index: Index | RemoteIndex, codes: Codes, conditions: dict[str, Any] | None, max_distance: int | None
+) -> str:
     """Why a search has no hit."""
     if not len(index):
         return "the index is empty."
@@ -269,7 +287,7 @@ def _too_far(max_distance: int | None, meeting: str = "") -> str:
     return f"no item{meeting} lies within --max-distance {max_distance}."
 
 
-def _labels_of_query(index: Index, codes: Codes, query: str, image: Path | None) -> frozenset[str]:
+def _labels_of_query(index: Index | RemoteIndex, codes: Codes, query: str, image: Path | None) -> frozenset[str]:
     """The labels of the indexed item whose image or text the query is; none if no item has it."""
     name, values = ("text", [query]) if image is None else ("image", [str(image), str(image.resolve())])
     if name not in index.fields:

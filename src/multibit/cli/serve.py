@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,8 @@ Megabytes = Annotated[float, typer.Option(envvar="MULTIBIT_MAX_BODY", help="Larg
 def serve(
     run: RunArgument,
     index: Annotated[
-        Path | None, typer.Option(envvar="MULTIBIT_INDEX", help="Index folder. Default: RUN/index")
+        str | None,
+        typer.Option(envvar="MULTIBIT_INDEX", help="Index folder, or URL of a database. Default: RUN/index"),
     ] = None,
     host: Annotated[str, typer.Option(envvar="MULTIBIT_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="MULTIBIT_PORT", help="Port; 0 takes a free one.")] = 8080,

@@ -11,7 +11,7 @@ from multibit.errors import ConfigError, MissingExtraError
 from multibit.integrations.texts import TEXT, Texts
 from multibit.pipeline import encode_text, encode_texts
 from multibit.search import Hit, Index
-from multibit.search.filters import Where
+from multibit.search.conditions import Where
 
 try:
     from langchain_core.documents import Document

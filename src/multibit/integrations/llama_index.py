@@ -12,7 +12,7 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.integrations.texts import TEXT, Texts
 from multibit.pipeline import encode_text, encode_texts
 from multibit.search import Hit, Index
-from multibit.search.filters import Where
+from multibit.search.conditions import Where
 
 try:
     from llama_index.core.base.embeddings.base import BaseEmbedding

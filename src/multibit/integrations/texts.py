@@ -14,7 +14,7 @@ from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError
 from multibit.pipeline import encode_text, encode_texts, open_run
 from multibit.search import Hit, Index
-from multibit.search.filters import Where
+from multibit.search.conditions import Where
 from multibit.search.names import located_hits
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from multibit.errors import ConfigError, DataError, FormatError, MismatchError, 
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
+from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES, Engine
-from multibit.search.filters import Where, read_typed
+from multibit.search.filters import evaluate, read_typed
 from multibit.search.metadata import Metadata
 from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Version
@@ -274,6 +275,11 @@ class Index:
         """(n,) whether each of n ids is in the index."""
         return changes.contained(self._version, ids)
 
+    def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
+        """Id and metadata of some items, in order of age; fewer at the end."""
+        rows = np.arange(min(start, len(self)), min(start + count, len(self)))
+        return list(zip(self.ids.listed(rows), self.payloads.rows(rows), strict=True))
+
     def search_relaxed(
         self,
         values: ArrayLike,
@@ -303,7 +309,8 @@ class Index:
 
     def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
         """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
-        return read_typed(typed, [part.segment.metadata for part in self._version.parts], self._version.kinds)
+        columns, kinds = [part.segment.metadata for part in self._version.parts], self._version.kinds
+        return read_typed(typed, lambda where: any(evaluate(where, each, kinds).any() for each in columns), kinds)
 
     def require_model(self, model: str) -> None:
         """Refuse to compare codes of different models, whose bits have different meanings.

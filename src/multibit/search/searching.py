@@ -13,8 +13,9 @@ from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radiu
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.changes import rows_of
 from multibit.search.columns import Id
+from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES
-from multibit.search.filters import Filter, Mask, Where
+from multibit.search.filters import Filter, Mask
 from multibit.search.results import SearchResult
 from multibit.search.segments import Chosen, Part, Version, merge_found
 

@@ -207,14 +207,15 @@ class Part:
 
 
 class Lost(NamedTuple):
-    """A segment that cannot be read.
+    """A segment that cannot be read, or a server that does not answer.
 
     Attributes:
-        file: that is missing or corrupt. items: of the segment, those removed included. problem: what is wrong.
+        file: that is missing or corrupt, or address of the server. items: of the segment, those removed included; None
+            where it is unknown. problem: what is wrong.
     """
 
-    file: Path
-    items: int
+    file: Path | str
+    items: int | None
     problem: str
 
 

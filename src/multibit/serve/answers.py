@@ -54,5 +54,5 @@ def search_answer(query: Query, found: Found) -> Response:
     ]
     return as_json({
         "bits": query.bits, "modality": query.modality, "code": hexadecimal(query.values), "items": found.items,
-        "bytes_read": found.bytes_read, "seconds": found.seconds, "hits": hits,
+        "bytes_read": found.bytes_read, "seconds": found.seconds, "missing": found.missing, "hits": hits,
     })  # fmt: skip

@@ -13,6 +13,8 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
+from multibit.errors import ConfigError
+from multibit.search.remote.urls import is_url
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -33,16 +35,20 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-def create_app(run: AnyRun, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(run: AnyRun, index: Path | str | None = None, settings: ServerSettings | None = None) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:
-        run: to serve. index: folder of its indices; that of the run when None. settings: of the server.
+        run: to serve. index: folder of its indices, that of the run when None, or URL of a database.
+        settings: of the server.
 
     Raises:
-        DataError: the run has no index. MismatchError: an index or an installed encoder of another model.
+        ConfigError: changes are allowed, but the index is in a database. DataError: the run has no index.
+        MismatchError: an index or an installed encoder of another model.
     """
     settings, metrics = settings or ServerSettings(), Metrics()
+    if settings.writable and is_url(index):
+        raise ConfigError("an index in a database is changed there.", option="writable", hint="Leave it out.")
     collection = Collection(run, index or run.folder / "index")
     encoder = load_query_encoder(run)
 

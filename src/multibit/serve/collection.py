@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import DataError
+from multibit.errors import ConfigError, DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
-from multibit.pipeline import index_name, index_names, index_path, open_index
+from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
+from multibit.search.remote import RemoteIndex
+from multibit.search.remote.urls import is_url
 from multibit.search.together import finish, writing_together
 from multibit.serve.problems import not_found, overloaded
 
@@ -61,12 +63,13 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one search: their order, the number of items searched, and the seconds of the scan of the group."""
+    """Hits of one search: their order, number of items searched, seconds of the scan of the group, servers missing."""
 
     hits: list[Hit]
     items: int
     bytes_read: int
     seconds: float
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Entry:
 class _Shelf:
     """An index on disk and the version of it that is searched; a search never sees a change while it runs."""
 
-    def __init__(self, index: Index, modality: Modality, bits: int) -> None:
+    def __init__(self, index: Index | RemoteIndex, modality: Modality, bits: int) -> None:
         self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
         self.current = index.snapshot()
 
@@ -96,23 +99,25 @@ class Collection:
     """The indices of a run in a folder.
 
     Args:
-        run: with the model. folder: of the indices.
+        run: with the model. place: folder of the indices, or URL of a database, which is only read.
 
     Raises:
-        DataError: the folder has no index of the run. MismatchError: an index of another model.
+        DataError: no index of the run. MismatchError: an index of another model.
     """
 
-    def __init__(self, run: AnyRun, folder: Path) -> None:
-        self.run, self.folder = run, folder
+    def __init__(self, run: AnyRun, place: Path | str) -> None:
+        self.run, self.is_remote = run, is_url(place)
+        self.folder = folder = run.folder / INDEX if self.is_remote else Path(place)
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
-        finish(folder)  # what a killed writer had decided
+        if not self.is_remote:
+            finish(folder)  # what a killed writer had decided
         for name, (modality, bits) in index_names(run).items():
-            if index_path(folder, name).exists():
-                self._shelves[name] = _Shelf(open_index(run, folder, modality, bits), modality, bits)
+            if self.is_remote or index_path(folder, name).exists():
+                self._shelves[name] = _Shelf(open_index(run, place, modality, bits), modality, bits)
         if not self._shelves:
-            open_index(run, folder, "image")  # raises with the command that builds one
+            open_index(run, place, "image")  # raises with the command that builds one
 
     # Reading
 
@@ -126,7 +131,7 @@ class Collection:
         """Modalities that can be searched."""
         return [each for each in MODALITIES if any(shelf.modality == each for shelf in self._shelves.values())]
 
-    def index(self, modality: Modality, bits: int | None = None) -> Index:
+    def index(self, modality: Modality, bits: int | None = None) -> Index | RemoteIndex:
         """The current version of the index that serves a length.
 
         Raises:
@@ -188,7 +193,8 @@ class Collection:
                 max_distance=first.max_distance, threads=threads,
             )  # fmt: skip
         seconds = time.perf_counter() - start
-        return [Found(found.hits(number), size, scanned, seconds) for number in range(len(queries))]
+        missing = tuple(str(each.file) for each in found.lost)
+        return [Found(found.hits(number), size, scanned, seconds, missing) for number in range(len(queries))]
 
     def values_of(self, name: Id, modality: Modality) -> Values:
         """The stored code of an item as a relaxed code of -1 and +1, (stored bits,).
@@ -234,7 +240,7 @@ class Collection:
                 return located(str(path), self.folder)
         raise not_found(f"image of an item with id {name!r}")
 
-    def _find(self, index: Index, name: Id) -> SearchResult | None:
+    def _find(self, index: Index | RemoteIndex, name: Id) -> SearchResult | None:
         """An item by id, as the only hit of a search; in a path an integer id is text."""
         if not len(index):
             return None
@@ -252,15 +258,14 @@ class Collection:
     def listed(self, modality: Modality, start: int, count: int) -> tuple[int, list[tuple[Id, dict[str, Any]]]]:
         """Number of items of a modality, and some of them in order of age."""
         index = self.index(modality)
-        rows = np.arange(min(start, len(index)), min(start + count, len(index)))
-        return len(index), list(zip(index.ids.listed(rows), index.payloads.rows(rows), strict=True))
+        return len(index), index.page(start, count)
 
     # Changing
 
     def refresh(self) -> bool:
         """Take over changes that were made elsewhere, of all indices together; whether there were any."""
         with self._changing:
-            if not finish(self.folder):  # another process is between two indices
+            if not self.is_remote and not finish(self.folder):  # another process is between two indices
                 return False
             changed = [shelf for shelf in self._shelves.values() if shelf.live.refresh()]
             for shelf in changed:
@@ -274,9 +279,9 @@ class Collection:
         Raises:
             DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer.
         """
+        self._require_in_place()  # before an image is stored
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
-        self._require_in_place()  # before an image is stored
         paths = {
             entry.id: portable_path(self._keep_image(entry.image), self.folder)
             for entry in entries
@@ -286,7 +291,7 @@ class Collection:
             for shelf, index in writers:
                 self._put(index, shelf, entries, paths)
 
-    def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
+    def _put(self, index: Any, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]
@@ -323,7 +328,9 @@ class Collection:
         return path
 
     def _require_in_place(self) -> None:
-        """Refuse to write where an index was moved away."""
+        """Refuse to write where an index was moved away, or is in a database."""
+        if self.is_remote:
+            raise ConfigError("an index in a database is changed there, not by this server.")
         for name in self._shelves:
             if not index_path(self.folder, name).exists():
                 raise overloaded(f"the index {name!r} is not in its place.")
@@ -334,7 +341,7 @@ class Collection:
         shelves = list(self._shelves.values())
         with self._changing:
             self._require_in_place()
-            with writing_together([shelf.live for shelf in shelves]) as writers:
+            with writing_together([shelf.live for shelf in shelves if isinstance(shelf.live, Index)]) as writers:
                 for shelf, index in zip(shelves, writers, strict=True):
                     index.require_model(shelf.model)
                 yield list(zip(shelves, writers, strict=True))

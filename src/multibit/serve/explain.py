@@ -17,6 +17,7 @@ from multibit.pipeline import index_names
 from multibit.records import RECORD
 from multibit.search import Index
 from multibit.search.metadata import Metadata
+from multibit.search.remote import RemoteIndex
 from multibit.serve.collection import HIDDEN, Collection
 from multibit.serve.problems import not_found
 
@@ -25,17 +26,35 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 100  # of a field, the most common ones
 MOST_DISTINCT = 10_000  # a field with more values is not for choosing
+COUNTED = ("string", "integer", "boolean", "date")  # kinds, next to lists
 SAMPLED = 20_000  # items whose bits are examined
 
 
-def field_counts(index: Index) -> dict[str, dict[str, Any]]:
+def field_counts(index: Index | RemoteIndex) -> dict[str, dict[str, Any]]:
     """Fields of an index: kind, and the most common values with counts where at least two items share one."""
+    if isinstance(index, RemoteIndex):
+        return {
+            name: {"kind": kind, "values": _counted_there(index, name, kind)}
+            for name, kind in index.fields.items()
+            if name != HIDDEN
+        }
     metadata = index.payloads
     return {
         name: {"kind": kind, "values": _common_values(metadata, name, kind)}
         for name, kind in metadata.kinds.items()
         if name != HIDDEN
     }
+
+
+def _counted_there(index: RemoteIndex, name: str, kind: str) -> list[tuple[Any, int]] | None:
+    """As `_common_values`, counted by the database."""
+    if kind == "list":
+        return index.values(name, MOST_VALUES)
+    if kind not in COUNTED:
+        return None
+    most = min(MOST_DISTINCT, len(index) // 2)
+    found = index.values(name, most + 1)
+    return found[:MOST_VALUES] if 0 < len(found) <= most else None
 
 
 def _common_values(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, int]] | None:
@@ -45,7 +64,7 @@ def _common_values(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, 
         order = np.argsort(-counts, kind="stable")[:MOST_VALUES]
         values = lists.names.take(order).to_pylist()
         return [(value, int(counts[place])) for value, place in zip(values, order, strict=True) if counts[place]]
-    if kind not in ("string", "integer", "boolean", "date"):
+    if kind not in COUNTED:
         return None
     column = metadata.columns[name]
     distinct = pc.count_distinct(column).as_py()
@@ -126,8 +145,8 @@ def _warnings(collection: Collection) -> list[str]:
 
 def _index_warnings(collection: Collection, modality: Modality, bits: int) -> list[str]:
     index, layout = collection.index(modality, bits), collection.run.model.layout
-    codes = index.codes
-    if codes is None:
+    codes = index.some_codes(SAMPLED) if isinstance(index, RemoteIndex) else index.codes
+    if codes is None or not len(codes):
         return []
     chosen = codes.take(np.linspace(0, len(codes) - 1, min(len(codes), SAMPLED)).astype(np.int64))
     lengths = [each for each in collection.run.lengths if layout.serving(each) == bits]

@@ -117,6 +117,7 @@ class SearchResponse(Model):
         bits: code length of the search. modality: of the hits. code: of the query, hexadecimal.
         items: number of items in the index. bytes_read: size of the codes that a full scan at this length reads.
         seconds: time of the scan, shared by the searches that ran together.
+        missing: servers that did not answer; empty unless partial answers are allowed.
     """
 
     model_config = ConfigDict(
@@ -140,6 +141,7 @@ class SearchResponse(Model):
     items: int
     bytes_read: int
     seconds: float
+    missing: list[str] = []
     hits: list[Hit]
 
 

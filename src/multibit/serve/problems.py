@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from multibit.errors import BusyError, ConfigError, DataError, MissingExtraError, MultibitError
+from multibit.errors import BusyError, ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
 from multibit.serve.models import Problem
 from multibit.serve.reasons import described
 
@@ -47,7 +47,7 @@ def overloaded(problem: str) -> RefusedError:
 
 
 STATUS: dict[type[Exception], int] = {
-    MissingExtraError: 501, BusyError: 409, DataError: 422, ConfigError: 422,
+    MissingExtraError: 501, BusyError: 409, UnavailableError: 503, DataError: 422, ConfigError: 422,
 }  # fmt: skip
 """Error -> status, the first that fits."""
 

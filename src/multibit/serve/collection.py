@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import DataError
+from multibit.errors import BusyError, DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import index_name, index_names, index_path, open_index
 from multibit.runs import Run
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
-from multibit.serve.problems import not_found, overloaded
+from multibit.search.metadata import merge_kinds
+from multibit.search.shards import AGE, Shard, last_age, read_shard
+from multibit.serve.problems import RefusedError, not_found, overloaded
 
-HIDDEN = "image"
-"""The field with the path of an image: never shown, filtered or set by a client."""
+IMAGE = "image"
+"""The field with the path of an image."""
+
+HIDDEN = (IMAGE, AGE)
+"""Fields that a client never sees, filters by or sets."""
 
 LARGE_SCAN = 64 << 20
 """Bytes of codes above which one search uses all processors; below, the others serve HTTP and the encoder."""
@@ -68,12 +73,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Entry:
-    """An item to write: relaxed codes by modality, the image file, and metadata."""
+    """An item to write: relaxed codes by modality, the image file, metadata, and the age that a router gives it."""
 
     id: Id
     values: Mapping[Modality, Values]
     image: bytes | None
     fields: Mapping[str, Any]
+    age: int | None = None
 
 
 class _Shelf:
@@ -81,13 +87,18 @@ class _Shelf:
 
     def __init__(self, index: Index, modality: Modality, bits: int) -> None:
         self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
-        self.current = index.snapshot()
+        self.elsewhere: dict[str, str] = {}  # fields of the items of other shards, and their kinds
+        self.take()
+
+    def take(self) -> None:
+        """Search the version that the index has now."""
+        self.current = self.live.snapshot(self.elsewhere)
 
     def refresh(self) -> bool:
         if not self.live.refresh():
             return False
         self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
-        self.current = self.live.snapshot()
+        self.take()
         return True
 
     @contextlib.contextmanager
@@ -97,21 +108,23 @@ class _Shelf:
             yield index
             if not len(index):
                 raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
-        self.current = self.live.snapshot()
+        self.take()
 
 
 class Collection:
-    """The indices of a run in a folder.
+    """The indices of a run in a folder, or one of their shards.
 
     Args:
-        run: with the model. folder: of the indices.
+        run: with the model. folder: of the indices. shard: that is in the folder; None for whole indices.
 
     Raises:
-        DataError: the folder has no index of the run. MismatchError: an index of another model.
+        DataError: the folder has no index of the run, or no shard. MismatchError: an index of another model, or another
+            shard.
     """
 
-    def __init__(self, run: Run, folder: Path) -> None:
-        self.run, self.folder = run, folder
+    def __init__(self, run: Run, folder: Path, shard: Shard | None = None) -> None:
+        self.run, self.folder, self.shard = run, folder, shard
+        self.set = "" if shard is None else read_shard(folder, shard).set
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
@@ -149,7 +162,23 @@ class Collection:
 
     def fields(self, modality: Modality) -> dict[str, str]:
         """Fields that a client may see: name -> kind."""
-        return {name: kind for name, kind in self.index(modality).fields.items() if name != HIDDEN}
+        return {name: kind for name, kind in self.index(modality).fields.items() if name not in HIDDEN}
+
+    @property
+    def identity(self) -> str:
+        """What a router expects of a shard: its number, set and model; "" for whole indices."""
+        return "" if self.shard is None else f"{self.shard} {self.set} {self.run.record.model}"
+
+    def learn(self, modality: Modality, fields: Mapping[str, str]) -> None:
+        """Know fields that only items of other shards have: here they are null.
+
+        Raises:
+            DataError: a field of another kind.
+        """
+        for shelf in self._shelves.values():
+            if shelf.modality == modality and not fields.items() <= shelf.current.fields.items():
+                shelf.elsewhere = merge_kinds(shelf.current.fields, fields)
+                shelf.take()
 
     def parse_where(self, where: Mapping[str, Any] | None, modality: Modality) -> str:
         """Check a filter; equal filters have equal texts.
@@ -180,7 +209,7 @@ class Collection:
         fields = None
         if first.fields is not None:
             known = index.fields
-            fields = [name for name in (*first.fields, HIDDEN) if name in known]
+            fields = [name for name in (*first.fields, *HIDDEN) if name in known]
         stacked = np.stack([query.values for query in queries])
         values = part_at(self.run.model, stacked, length)
         size = len(index)
@@ -237,7 +266,7 @@ class Collection:
         """
         for modality in self.modalities:
             found = self._find(self.index(modality), name)
-            if found is not None and (path := found.hits()[0].payload.get(HIDDEN)):
+            if found is not None and (path := found.hits()[0].payload.get(IMAGE)):
                 return located(str(path), self.folder)
         raise not_found(f"image of an item with id {name!r}")
 
@@ -267,16 +296,23 @@ class Collection:
     def refresh(self) -> bool:
         """Take over changes that were made elsewhere; whether there were any."""
         with self._changing:
-            changed = [shelf.refresh() for shelf in self._shelves.values()]
-            self.version += any(changed)
+            return self._refresh()
+
+    def _refresh(self) -> bool:
+        changed = [shelf.refresh() for shelf in self._shelves.values()]
+        if self.shard is not None and any(changed):
+            self.set = read_shard(self.folder, self.shard).set
+        self.version += any(changed)
         return any(changed)
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add items; those with a known id are replaced as a whole.
 
         Raises:
-            DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer.
+            DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer, or an age
+                that is not larger than those there. RefusedError: an item of another shard.
         """
+        self._require_own(entries)
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
         self._require_in_place()  # before an image is stored
@@ -286,17 +322,40 @@ class Collection:
             if entry.image is not None
         }
         with self._writing():
+            entries = self._aged(entries)
             for shelf in self._shelves.values():
                 with shelf.writer() as index:
                     self._put(index, shelf, entries, paths)
+
+    def _require_own(self, entries: Sequence[Entry]) -> None:
+        """Refuse items of other shards, and ages where there are no shards."""
+        for entry in entries:
+            if self.shard is None and entry.age is not None:
+                raise RefusedError(422, "only the items of a shard have an age.", field="age")
+            if self.shard is not None and not self.shard.holds(entry.id):
+                own = Shard.of(entry.id, self.shard.count)
+                raise RefusedError(422, f"{entry.id!r} belongs to shard {own}, this is {self.shard}.", field="id")
+
+    def _aged(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """The items with their ages, each larger than all before: so rows are in order of age."""
+        if self.shard is None:
+            return entries
+        self._refresh()
+        last = max(last_age(shelf.live) for shelf in self._shelves.values())
+        now = max(last + 1, time.time_ns() // 1000)
+        ages = [now + number if entry.age is None else entry.age for number, entry in enumerate(entries)]
+        return [replace(entry, age=age) for entry, age in zip(entries, ages, strict=True)]
 
     def _put(self, index: Index, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]
         if own:
+            ages = [entry.age for entry in own if entry.age is not None]
+            if any(age <= before for before, age in zip([last_age(index), *ages], ages, strict=False)):
+                raise BusyError("a younger item was written meanwhile.", field="age", hint="Try again.")
             values = part_at(self.run.model, np.stack([entry.values[shelf.modality] for entry in own]), shelf.bits)
-            payloads = [{**entry.fields, HIDDEN: paths.get(entry.id)} for entry in own]
+            payloads = [{**entry.fields, IMAGE: paths.get(entry.id), AGE: entry.age} for entry in own]
             index.upsert([entry.id for entry in own], Codes.binarize(values), payloads)
         if known:
             index.remove(known)

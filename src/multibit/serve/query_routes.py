@@ -33,14 +33,7 @@ async def search_by_image(
     options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
 ) -> Response:
     """Search by an image; the hits are texts unless `options` name another modality."""
-    try:
-        chosen = models.SearchOptions.model_validate(json.loads(options))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["options", *map(str, first["loc"])])
-        raise RefusedError(422, f"{first['msg'].removeprefix('Value error, ')}.", field=where) from None
-    except (ValueError, RecursionError):
-        raise RefusedError(422, "not valid JSON.", field="options") from None
+    chosen = read_options(options)
     modality = chosen.modality or "text"
     service.plan(chosen, modality)
     (values,) = await service.encode_images([await image.read()])
@@ -84,6 +77,22 @@ async def embeddings(request: models.EmbeddingsRequest, service: Served) -> Resp
     model = service.collection.run.record.model
     usage = {"prompt_tokens": words, "total_tokens": words}
     return as_json({"object": "list", "model": model, "data": data, "usage": usage})
+
+
+def read_options(options: str) -> models.SearchOptions:
+    """The options of a search as a form has them.
+
+    Raises:
+        RefusedError: not JSON, or invalid.
+    """
+    try:
+        return models.SearchOptions.model_validate(json.loads(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["options", *map(str, first["loc"])])
+        raise RefusedError(422, f"{first['msg'].removeprefix('Value error, ')}.", field=where) from None
+    except (ValueError, RecursionError):
+        raise RefusedError(422, "not valid JSON.", field="options") from None
 
 
 def checked_length(service: Served, bits: int | None) -> int:

@@ -19,7 +19,7 @@ from multibit.search.shards import Shard
 from multibit.serve.explain import common_values
 from multibit.serve.fleet import Fleet, MissingShardError
 from multibit.serve.models import Modality, NewItem, SearchOptions, SearchRequest
-from multibit.serve.problems import RefusedError
+from multibit.serve.problems import RefusedError, not_found
 from multibit.serve.settings import ServerSettings
 
 Id = str | int
@@ -157,10 +157,15 @@ class Gathering:
 
     async def code_of(self, name: Id, source: Modality) -> str:
         """The stored code of an item, hexadecimal."""
-        found = _decoded(await self.ask(self.owner(name), "GET", item_path(name)))
-        if source not in found["codes"]:
-            raise RefusedError(404, f"no {source} with id {name!r}.")
-        return str(found["codes"][source])
+        try:
+            codes = _decoded(await self.ask(self.owner(name), "GET", item_path(name)))["codes"]
+        except PassedError as error:
+            if error.response.status_code != 404:
+                raise
+            codes = {}
+        if source not in codes:
+            raise not_found(f"{source} with id {name!r}")
+        return str(codes[source])
 
     # Items
 

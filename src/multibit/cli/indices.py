@@ -23,6 +23,7 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from multibit.pipeline import AnyRun
     from multibit.search import Index
 
 
@@ -43,6 +44,9 @@ def index(
     ] = None,
     from_shards: Annotated[
         int | None, typer.Option(help="Number of the shards to write anew with --reshard. Default: the indices.")
+    ] = None,
+    codes: Annotated[
+        str | None, typer.Option(help="Build the indices from the codes in this URL, as `multibit encode` wrote them.")
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
@@ -85,6 +89,10 @@ def index(
     require_writable(folder, folder=True)
     for path in paths.values():
         require_writable_index(path, unlike=(features,))
+    if codes is not None:
+        refuse_unused(ctx, "with --codes, which has the items", "features", "items", "update", "remove", "compact")
+        _index_codes(loaded, codes, folder, engine.value)
+        return
     if remove or compact:
         built = _edit(paths, remove or [])
     else:
@@ -102,6 +110,14 @@ def index(
                 built[name].save(path)
     for name, path in paths.items():
         echo(f"Wrote {path}: {len(built[name]):,} items")
+
+
+def _index_codes(run: AnyRun, source: str, folder: Path, engine: str) -> None:
+    from multibit.bulk import index_parts
+    from multibit.search.names import index_path
+
+    for name, size in index_parts(run, source, folder, engine=engine).items():
+        echo(f"Wrote {index_path(folder, name)}: {size:,} items")
 
 
 def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:

@@ -26,6 +26,8 @@ from multibit.serve.router import create_router
 from multibit.serve.settings import ServerSettings
 from serving import BITS, ITEMS, NAMES, await_ready, behind, client_of, item_id, png, served
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3
 TOKEN = "let me in"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -105,8 +107,7 @@ OPTIONS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=QUERIES, options=OPTIONS)
 def test_every_search_is_answered_like_by_one_server(pair, query, options):
     """Codes of few bits have many ties, so this also compares the order of the ages."""

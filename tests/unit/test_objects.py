@@ -131,6 +131,7 @@ def base_of(protocol, tmp_path):
 PROTOCOLS = pytest.mark.parametrize("protocol", ["memory", "file", "flaky"])
 
 
+@pytest.mark.slow
 @PROTOCOLS
 def test_features_of_a_manifest_equal_those_of_a_local_one(protocol, tmp_path, few_rows):
     base = base_of(protocol, tmp_path)
@@ -158,6 +159,7 @@ def test_features_of_a_manifest_equal_those_of_a_local_one(protocol, tmp_path, f
     np.testing.assert_array_equal(store.dataset.labels, local.dataset.labels)
 
 
+@pytest.mark.slow
 @PROTOCOLS
 def test_codes_and_indices_of_shards_equal_those_of_local_data(protocol, tmp_path, pictured):
     base = base_of(protocol, tmp_path)
@@ -328,6 +330,7 @@ def test_codes_of_another_model_are_not_indexed(tmp_path, pictured, finished):
     assert not list((tmp_path / "index").glob("*.mbx"))
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_from_urls_to_an_index(tmp_path, letters, pictured, few_rows):
     source, base = manifest(f"file://{tmp_path}/data"), f"file://{tmp_path}"
     encoders = "--image-encoder", "letters", "--text-encoder", "letters"

@@ -133,7 +133,7 @@ def read_shard(folder: Path, shard: Shard) -> ShardFacts:
         DataError: no such shard. MismatchError: another shard is there. FormatError: corrupt or newer.
     """
     if not (folder / FACTS).exists():
-        raise DataError(f"no shard {shard}.", file=folder, hint=f"Write it with `reshard` {shard.count}.")
+        raise DataError(f"no shard {shard}.", file=folder, hint="Make the shards with `multibit index`.")
     facts = read_json(folder / FACTS, kind=KIND, version=VERSION, form=ShardFacts)
     if facts.shard != str(shard):
         raise MismatchError(f"holds shard {facts.shard}, not {shard}.", file=folder, hint="Restore the folder's name.")

@@ -326,7 +326,7 @@ class _Row:
         """Id, image and texts; image paths are relative to `root`, or found by it; a CSV cell of texts is split."""
         name = id_of(self._value("id"), row=self.number)
         name = name.strip() if self.is_text else name
-        image = path_of(self._value("image"), row=self.number)
+        image = path_of(self._value("image"), row=self.number) if isinstance(root, Path) else self._located(root)
         field = self.text_field
         several = field == "texts"
         value = self.values(field, separator if several else None)
@@ -334,13 +334,19 @@ class _Row:
             hint = "Map the field texts to this column with `columns`, as a JSON list; or write JSON lines."
             raise DataError(f"{value[0][:40]!r} is a list of texts.", row=self.number, field=field, hint=hint)
         texts = texts_of(value, row=self.number, field=field)
-        if image is not None:
-            image = _place(root, image) if isinstance(root, Path) else self._located(root)
+        if image is not None and isinstance(root, Path):
+            image = _place(root, image)
         return name, image, texts
 
-    def _located(self, locate: Callable[[str], Path]) -> Path:
+    def _located(self, locate: Callable[[str], Path]) -> Path | None:
+        """The path that `locate` gives an image, which may be an address."""
+        value = self._value("image")
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str):
+            raise DataError(f"need a path, got {describe(value)}.", row=self.number, field="image")
         try:
-            return locate(str(self._value("image")).strip())
+            return locate(value.strip())
         except DataError as error:
             raise DataError(error.problem, row=self.number, field="image", hint=error.hint) from None
 

@@ -24,7 +24,7 @@ from multibit.serve.problems import RefusedError
 
 LOG = logging.getLogger("multibit.serve")
 FAILED = (401, 421)  # answers that say that this is not the server; from 500 on it has failed
-PROBED = 2.0  # seconds that a server has to say what it is
+PROBED = 2.0  # seconds that a server has to say what it is; at the start as long as for a request
 
 
 class MissingShardError(RefusedError):
@@ -94,7 +94,7 @@ class Fleet:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         common = {"headers": headers, "timeout": self.timeout, "limits": limits, **self.options}
         self.replicas = [Replica(url, httpx.AsyncClient(base_url=url, **common)) for url in self.urls]
-        await self.look()
+        await self.look(timeout=self.timeout)
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -108,9 +108,9 @@ class Fleet:
             await asyncio.sleep(self.refresh)
             await self.look()
 
-    async def look(self, *replicas: Replica) -> None:
+    async def look(self, *replicas: Replica, timeout: float = PROBED) -> None:
         """Ask some servers, or all, what they are; those that do not fit the others are not used."""
-        await asyncio.gather(*(each.probe(min(self.timeout, PROBED)) for each in replicas or self.replicas))
+        await asyncio.gather(*(each.probe(min(self.timeout, timeout)) for each in replicas or self.replicas))
         found = [each.info for each in self.replicas if each.info is not None and not each.problem]
         kinds = {_kind(info) for info in found}
         if found and (self.like is None or (len(kinds) == 1 and _kind(self.like) not in kinds)):

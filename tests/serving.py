@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import uvicorn
+from fastapi import FastAPI
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -18,6 +19,7 @@ from conftest import plant
 from multibit import Config, FeatureStore, PairedDataset, Run, Split, build_indices
 from multibit.features.recipe import Recipe
 from multibit.pipeline import index_path
+from multibit.search.shards import Shard
 from multibit.serve.app import create_app
 from multibit.serve.settings import ServerSettings
 
@@ -58,7 +60,11 @@ def make_run(folder: Path) -> Run:
 
 def client_of(run: Run, index: Path | None = None, **settings: object) -> TestClient:
     """The application behind a client; use it as a context manager, which starts and stops the application."""
-    app = create_app(run, index, ServerSettings(**settings))  # type: ignore[arg-type]
+    return behind(create_app(run, index, ServerSettings(**settings)))  # type: ignore[arg-type]
+
+
+def behind(app: FastAPI) -> TestClient:
+    """A client of an application."""
     return TestClient(app, base_url=HOST, raise_server_exceptions=False)
 
 
@@ -72,10 +78,10 @@ def await_ready(client: TestClient) -> TestClient:
 
 
 @contextlib.contextmanager
-def served(run: Run, index: Path | None = None, **settings: object):
+def served(run: Run, index: Path | None = None, shard: Shard | None = None, port: int = 0, **settings: object):
     """The address of a server in a thread."""
-    app = create_app(run, index, ServerSettings(**settings))  # type: ignore[arg-type]
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    app = create_app(run, index, ServerSettings(**settings), shard)  # type: ignore[arg-type]
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not (server.started and app.state.service.is_ready):

@@ -186,7 +186,7 @@ def test_the_description_covers_every_endpoint_with_an_example(client):
     assert set(description["paths"]) == {
         "/v1/search", "/v1/search/image", "/v1/encode", "/v1/embeddings", "/v1/items", "/v1/items/{id}",
         "/v1/items/{id}/image", "/v1/items/{id}/similar", "/v1/info", "/v1/explain", "/v1/labels/{name}/neighbours",
-        "/livez", "/readyz", "/metrics",
+        "/v1/shard", "/livez", "/readyz", "/metrics",
     }  # fmt: skip
     guide = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     assert all(path.removeprefix("/v1/labels") in guide for path in description["paths"])

@@ -80,6 +80,17 @@ encode run --bits 17
 encode run --workers 3
 encode run --out codes.txt
 index run --remove none
+index run --reshard 0
+index run --reshard 4 --compact
+index run --from-shards 3
+index run --reshard 2 --from-shards 3
+serve run --shard 9/8
+serve run --shard 1/8
+serve --shards ftp://x
+serve
+features good.csv --out memory://bucket/parts
+features memory://bucket/none.csv --out new
+encode run memory://bucket/none.csv --out codes.npz
 merge run/index/image.mbx other/index/image.mbx --out new.mbx
 merge run/index/image.mbx run/index/text.mbx --out new.mbx
 export run/index/image.mbx --out codes.txt

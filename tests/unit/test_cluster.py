@@ -1,5 +1,6 @@
 """Work on a Ray cluster, in its local mode: the results are the same even if a worker dies."""
 
+import json
 import os
 import signal
 import sys
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from commands import done
+from commands import Letters, done
 from conftest import plant
 from multibit import Config, FeatureStore, HashModel, Run, Split, encode, encode_store
+from multibit.data.parts import Parts
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.features.cluster import RETRIES, run_on_ray
+from multibit.features.parts import extract_parts, join_parts
 from multibit.hashing.encode import ENCODE_ROWS
 from multibit.pipeline import write_codes
 
@@ -193,3 +197,25 @@ def test_the_command_line_makes_the_same_bytes_on_ray(ray, folder, monkeypatch):
         printed = done("encode", "run", "features", "--engine", engine, "--bits", 12, "--out", made)
         assert f"{ITEMS:,} items" in printed and "12 bits" in printed
     assert (folder / "short-ray.npz").read_bytes() == (folder / "short-local.npz").read_bytes()
+
+
+@pytest.mark.slow
+def test_parts_of_a_store_are_encoded_on_the_cluster_and_resumed(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr("multibit.data.parts.ROWS", 2)
+    (tmp_path / "data").mkdir()
+    for n in range(5):
+        Image.new("RGB", (8, 8), (40 * n, 0, 0)).save(tmp_path / "data" / f"{n}.png")
+    lines = (json.dumps({"id": str(n), "image": f"{n}.png", "text": f"text {n}", "labels": []}) for n in range(5))
+    (tmp_path / "data" / "items.jsonl").write_text("\n".join(lines))
+    parts = Parts.of(f"file://{tmp_path}/data/items.jsonl", tmp_path / "plan")
+    encoders = Letters(24), Letters()
+    ray.cloudpickle.register_pickle_by_value(sys.modules[Letters.__module__])
+    stores = []
+    for engine in ("ray", "local"):
+        out = f"file://{tmp_path}/{engine}"
+        assert extract_parts(parts, *encoders, out, engine=engine) == 5
+        stores.append(join_parts(out, tmp_path / f"{engine} joined"))
+    np.testing.assert_array_equal(stores[0].image[:], stores[1].image[:])
+    assert stores[0].dataset.ids == stores[1].dataset.ids
+    (tmp_path / "ray" / "00001" / "store.json").unlink()  # the worker of this part was stopped
+    assert extract_parts(parts, *encoders, f"file://{tmp_path}/ray", engine="ray") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from multibit.cli.options import (
     Cluster,
     ClusterOption,
     ColumnOption,
-    DataArgument,
+    DataOrUrlArgument,
     DemoMethodOption,
     Device,
     DeviceOption,
@@ -28,6 +28,7 @@ from multibit.cli.options import (
     SeparatorOption,
     SetOption,
     SpreadsheetSafeOption,
+    UrlDownloadOption,
     describe_method,
     echo,
     lines,
@@ -289,9 +290,13 @@ def check(
 
 def features(
     ctx: typer.Context,
-    data: DataArgument,
-    out: Annotated[Path, typer.Option(help="Folder of the feature store.")],
-    images: ImagesOption = None,
+    data: DataOrUrlArgument,
+    out: Annotated[
+        str, typer.Option(help="Folder of the feature store, or URL of a folder of parts where DATA is a URL.")
+    ],
+    images: Annotated[
+        str | None, typer.Option(help="Folder of the images, or its URL. Default: the folder of the manifest.")
+    ] = None,
     column: ColumnOption = None,
     separator: SeparatorOption = None,
     label_names: LabelNamesOption = None,
@@ -323,12 +328,15 @@ def features(
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Threads that decode images, or Ray workers.")] = 2,
     device: DeviceOption = Device.cpu,
+    download: UrlDownloadOption = False,
 ) -> None:
     """Encode the images and texts of a dataset, once.
 
     Unreadable images are skipped and listed. If interrupted, run the same command again: finished shards are kept.
+    Parts that were written to a URL become a feature store by a command with that URL as DATA.
     """
     from multibit.data.manifest import read_manifest
+    from multibit.data.objects import is_url
     from multibit.features.extract import begun_with, extract_features, replace_labels
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.tokens import describe_tokens
@@ -336,6 +344,59 @@ def features(
     from multibit.hashing.code_model import check_device
 
     check_device(device.value)
+    source, folder = Path(data), Path(out)
+    if is_url(data):
+        unused = ("label_names", "ready", "recipe", "tokens", "update", "relabel")
+        refuse_unused(ctx, "with a URL, whose parts are encoded one by one", *unused)
+        options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size, "runtime": runtime and runtime.value}
+        _features_of_url(
+            data, out, {"images": images, "columns": pairs(column, "column"), "separator": separator or "|"},
+            lambda: (load_image_encoder(image_encoder, device.value, **options),
+                     load_text_encoder(text_encoder, device.value, prompt=prompt, **options)),
+            engine.value, workers, download=download,
+        )  # fmt: skip
+        return
+    refuse_unused(ctx, "without a URL as DATA", "download")
+    if is_url(out):
+        raise ConfigError(
+            "is a URL, but DATA is not.", option="out", hint="Name the data by a URL, such as file:///data."
+        )
+    _require_no_ready(ready, update, tokens)
+    if relabel:
+        encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
+        refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
+    require_writable(folder, folder=True)
+    names, columns = lines(label_names), pairs(column, "column")
+    with _noting():
+        dataset = read_manifest(source, images=images, label_names=names, columns=columns, separator=separator or "|")
+    before = (folder / "store.json").exists()
+    if relabel:
+        store = replace_labels(folder, dataset)
+        echo(f"Relabelled {folder}: {len(store):,} items, {len(store.dataset.label_names)} labels")
+        return
+    if ready or recipe:
+        _save_ready(dataset, ready, recipe, folder)
+        return
+    options = {"dtype": dtype.value, "batch_size": batch_size}
+    begun = begun_with(folder) if runtime is None else dict.fromkeys(("image", "text"), runtime.value)
+    image_side = load_image_encoder(image_encoder, device.value, runtime=begun["image"], **options)
+    text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, runtime=begun["text"], **options)
+    options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
+    with _noting():
+        store = extract_features(dataset, image_side, text_side, folder, **options)
+    done = "Wrote" if not before else "Updated" if update else "Kept"
+    echo(f"{done} {folder}: {len(store):,} items, {len(store.skipped):,} skipped")
+    if store.tokens:
+        echo(f"  tokens: {describe_tokens(store.token_shapes)}")
+    if store.truncated:
+        limit = store.recipe.text.text_limit
+        echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")
+    for name, reason in store.skipped:
+        echo(f"  skipped {name}: {reason}")
+
+
+def _require_no_ready(ready: Path | None, update: bool, tokens: bool) -> None:
+    """Refuse what has no effect with vectors that were computed elsewhere."""
     if ready and update:
         raise ConfigError(
             "cannot be combined with --ready: vectors computed elsewhere are not added to a store.",
@@ -348,37 +409,38 @@ def features(
             option="tokens",
             hint="Leave it out; arrays image_tokens and text_tokens are kept.",
         )
-    if relabel:
-        encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
-        refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
-    require_writable(out, folder=True)
-    names, columns = lines(label_names), pairs(column, "column")
-    with _noting():
-        dataset = read_manifest(data, images=images, label_names=names, columns=columns, separator=separator or "|")
-    before = (out / "store.json").exists()
-    if relabel:
-        store = replace_labels(out, dataset)
-        echo(f"Relabelled {out}: {len(store):,} items, {len(store.dataset.label_names)} labels")
+
+
+def _features_of_url(
+    data: str, out: str, reading: dict[str, Any], load: Callable[[], Any], engine: str, workers: int, *, download: bool
+) -> None:
+    """Encode data in a store part by part, or join parts that were encoded."""
+    import shutil
+    import tempfile
+
+    from multibit.data.objects import is_url, joined, sizes_of
+    from multibit.data.parts import Parts
+    from multibit.features.parts import PLAN, extract_parts, join_parts
+    from multibit.files import require_writable
+
+    folder = Path(out)
+    if not is_url(out):
+        require_writable(folder, folder=True)
+    if sizes_of([joined(data, PLAN)]) != [-1]:
+        if is_url(out):
+            raise ConfigError("must be a folder of this machine, to join parts.", option="out")
+        echo(f"Wrote {folder}: {len(join_parts(data, folder)):,} items")
         return
-    if ready or recipe:
-        _save_ready(dataset, ready, recipe, out)
-        return
-    options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
-    begun = begun_with(out) if runtime is None else dict.fromkeys(("image", "text"), runtime.value)
-    image_side = load_image_encoder(image_encoder, device.value, runtime=begun["image"], **options)
-    text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, runtime=begun["text"], **options)
-    options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
-    with _noting():
-        store = extract_features(dataset, image_side, text_side, out, **options)
-    done = "Wrote" if not before else "Updated" if update else "Kept"
-    echo(f"{done} {out}: {len(store):,} items, {len(store.skipped):,} skipped")
-    if store.tokens:
-        echo(f"  tokens: {describe_tokens(store.token_shapes)}")
-    if store.truncated:
-        limit = store.recipe.text.text_limit
-        echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")
-    for name, reason in store.skipped:
-        echo(f"  skipped {name}: {reason}")
+    with tempfile.TemporaryDirectory() as temporary, _noting():
+        parts = Parts.of(data, Path(temporary), **reading, download=download)
+        parted = folder.absolute().with_name(f"{folder.name}-parts")
+        target = out if is_url(out) else f"file://{parted}"
+        image_side, text_side = load()
+        count = extract_parts(parts, image_side, text_side, target, engine=engine, workers=workers)
+    echo(f"Wrote {target}: {len(parts.parts):,} parts, {count:,} items encoded now")
+    if not is_url(out):
+        echo(f"Wrote {folder}: {len(join_parts(target, folder)):,} items")
+        shutil.rmtree(parted)
 
 
 def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, out: Path) -> None:

@@ -23,6 +23,11 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from multibit.features import FeatureStore
+    from multibit.pipeline import AnyRun
     from multibit.search import Index
 
 
@@ -38,6 +43,15 @@ def index(
     compact: Annotated[
         bool, typer.Option("--compact", help="Join the segments of the existing index, and do nothing else.")
     ] = False,
+    reshard: Annotated[
+        int | None, typer.Option(help="Write the indices as this many shards in the index folder, and do nothing else.")
+    ] = None,
+    from_shards: Annotated[
+        int | None, typer.Option(help="Number of the shards to write anew with --reshard. Default: the indices.")
+    ] = None,
+    codes: Annotated[
+        str | None, typer.Option(help="Build the indices from the codes in this URL, as `multibit encode` wrote them.")
+    ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Search engine; lists are faster from about a million codes on.")
     ] = EngineName.exact,
@@ -52,7 +66,10 @@ def index(
     and a crash leaves either the old index or the new one. A load into a database that was interrupted is resumed.
     """
     if to is not None:
-        refuse_unused(ctx, "with --to, which loads all items", "update", "remove", "compact", "engine", "out")
+        refuse_unused(
+            ctx, "with --to, which loads the features",
+            "update", "remove", "compact", "reshard", "from_shards", "codes", "engine", "out",
+        )  # fmt: skip
         _load(run, features, items, to)
         return
     from multibit.files import require_writable
@@ -62,32 +79,35 @@ def index(
         build_indices,
         index_names,
         index_path,
-        open_features,
         open_run,
-        require_own_features,
         update_indices,
-        whole_run,
     )
+    from multibit.search.shards import reshard as write_shards
     from multibit.search.storage import require_writable_index
 
-    _require_one_task(ctx, {"remove": bool(remove), "compact": compact}, bool(update or features))
+    tasks = {"remove": bool(remove), "compact": compact, "reshard": reshard is not None}
+    _require_one_task(ctx, tasks, bool(update or features))
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = open_run(run)
     folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
+    if reshard is not None:
+        written = write_shards(folder, list(paths), reshard, from_shards, model=loaded.record.model)
+        echo(f"Wrote {written}: {reshard} shards")
+        return
+    refuse_unused(ctx, "without --reshard", "from_shards")
     require_writable(folder, folder=True)
     for path in paths.values():
         require_writable_index(path, unlike=(features,))
+    if codes is not None:
+        refuse_unused(ctx, "with --codes, which has the items", "features", "items", "update", "remove", "compact")
+        _index_codes(loaded, codes, folder, engine.value)
+        return
     if remove or compact:
         built = _edit(paths, remove or [])
     else:
-        store = open_features(loaded, features)
-        rows = None
-        if items is Items.database:
-            whole = whole_run(loaded)
-            require_own_features(whole, store)
-            rows = whole.split.database
+        store, rows = _items_of(loaded, features, items)
         if update:
             built = update_indices(loaded, store, folder, rows)
         else:
@@ -98,20 +118,36 @@ def index(
         echo(f"Wrote {path}: {len(built[name]):,} items")
 
 
+def _items_of(run: AnyRun, features: Path | None, items: Items) -> tuple[FeatureStore, NDArray[np.int64] | None]:
+    """The features of a run, and the rows to index; None for all."""
+    from multibit.pipeline import open_features, require_own_features, whole_run
+
+    store = open_features(run, features)
+    if items is Items.all:
+        return store, None
+    whole = whole_run(run)
+    require_own_features(whole, store)
+    return store, whole.split.database
+
+
 def _load(run: Path, features: Path | None, items: Items, url: str) -> None:
     """Load the indices of a run into a database."""
-    from multibit.pipeline import load_indices, open_features, open_run, require_own_features, whole_run
+    from multibit.pipeline import load_indices, open_run
     from multibit.search.remote.urls import read_url
 
     read_url(url)  # refuses an invalid one before the features are read
     loaded = open_run(run)
-    store, rows = open_features(loaded, features), None
-    if items is Items.database:
-        whole = whole_run(loaded)
-        require_own_features(whole, store)
-        rows = whole.split.database
+    store, rows = _items_of(loaded, features, items)
     for index in load_indices(loaded, store, url, rows).values():
         echo(f"Loaded {index.store.place}: {len(index):,} items")
+
+
+def _index_codes(run: AnyRun, source: str, folder: Path, engine: str) -> None:
+    from multibit.bulk import index_parts
+    from multibit.search.names import index_path
+
+    for name, size in index_parts(run, source, folder, engine=engine).items():
+        echo(f"Wrote {index_path(folder, name)}: {size:,} items")
 
 
 def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:
@@ -119,7 +155,7 @@ def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool
     given = [name for name, is_given in tasks.items() if is_given]
     for name in given:
         if other or len(given) > 1:
-            problem = "cannot be combined with --update, FEATURES, --remove or --compact."
+            problem = "cannot be combined with --update, FEATURES, --remove, --compact or --reshard."
             raise ConfigError(problem, option=name, hint="Run two commands.")
         refuse_unused(ctx, f"with --{name}, which does nothing else", "items", "engine")
 

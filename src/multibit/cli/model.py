@@ -27,6 +27,7 @@ from multibit.cli.options import (
     SetOption,
     SplitOption,
     TrainingOption,
+    UrlDownloadOption,
     ValidationOption,
     describe_method,
     echo,
@@ -191,31 +192,69 @@ def _open_split(
 def encode(
     ctx: typer.Context,
     run: RunArgument,
-    features: OptionalFeatures = None,
-    out: Annotated[Path, typer.Option(help="The .npz or .mat file to write.")] = Path("codes.npz"),
+    features: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FEATURES",
+            help="A feature store folder or .npz, or a URL of manifests or WebDataset shards. Default: the features of "
+            "the training.",
+        ),
+    ] = None,
+    out: Annotated[
+        str, typer.Option(help="The .npz or .mat file to write, or URL of a folder where FEATURES is a URL.")
+    ] = "codes.npz",
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Number of Ray workers.")] = 2,
+    download: UrlDownloadOption = False,
 ) -> None:
     """Write the codes of all items for other tools.
 
     .npz: ids, image and text (items, bytes) uint8, bits; np.unpackbits(image, axis=1)[:, :B] are the first B bits.
-    .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; query and database items of the run's split.
+    .mat: q_img q_txt r_img r_txt (-1, +1), q_l r_l; query and database items of the run's split. Of a URL: Parquet
+    files, one per shard or block of items; the same command resumes what was stopped, `index --codes` indexes them.
     """
+    from multibit.data.objects import is_url
     from multibit.files import require_writable
     from multibit.folders import only_writer_of
     from multibit.pipeline import open_features, open_run, write_codes
 
     if engine is Cluster.local:
         refuse_unused(ctx, "without --engine ray", "workers")
-    require_ending(out, "out", ".npz", ".mat")
-    require_writable(out, unlike=(features,))
+    if features is not None and is_url(features):
+        refuse_unused(ctx, "with a URL: the codes have all lengths", "bits")
+        _encode_url(run, features, out, engine.value, workers, download=download)
+        return
+    refuse_unused(ctx, "without a URL as FEATURES", "download")
+    given, target = None if features is None else Path(features), Path(out)
+    require_ending(target, "out", ".npz", ".mat")
+    require_writable(target, unlike=(given,))
     loaded = open_run(run)
-    require_writable(out, unlike=(loaded.features,))
-    ctx.with_resource(only_writer_of(out))
-    store = open_features(loaded, features)
-    write_codes(loaded, store, out, bits, engine=engine.value, workers=workers)
+    require_writable(target, unlike=(loaded.features,))
+    ctx.with_resource(only_writer_of(target))
+    store = open_features(loaded, given)
+    write_codes(loaded, store, target, bits, engine=engine.value, workers=workers)
     echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
+
+
+def _encode_url(run: Path, data: str, out: str, engine: str, workers: int, *, download: bool) -> None:
+    """Code data in a store part by part."""
+    import tempfile
+
+    from multibit.bulk import code_parts
+    from multibit.data.objects import is_url
+    from multibit.data.parts import Parts
+    from multibit.runs import Run
+
+    if not is_url(out):
+        raise ConfigError(
+            f"must be a URL, as that of the data, got {out}.", option="out", hint="Such as file:///codes."
+        )
+    loaded = Run.load(run)
+    with tempfile.TemporaryDirectory() as temporary:
+        parts = Parts.of(data, Path(temporary), download=download)
+        count = code_parts(loaded, parts, out, engine=engine, workers=workers)
+    echo(f"Wrote {out}: {len(parts.parts):,} parts, {count:,} items coded now")
 
 
 def evaluate(

@@ -65,6 +65,18 @@ OptionalFeatures = Annotated[
     Path | None,
     typer.Argument(metavar="FEATURES", help="A feature store folder or .npz. Default: the features of the training."),
 ]
+DataOrUrlArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A .csv, .tsv, .jsonl, .json or .parquet: id, image, text or texts, labels. Or a URL of such files or of "
+        "WebDataset shards.",
+    ),
+]
+UrlDownloadOption = Annotated[
+    bool,
+    typer.Option("--download", help="Fetch images that a manifest of a URL has in other stores, without credentials."),
+]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder written by `multibit train`, or a portable model.")
 ]

@@ -57,6 +57,7 @@ def read_manifest(
     separator: str = "|",
     label_names: Sequence[str] | None = None,
     encoding: str | None = None,
+    locate: Callable[[str], Path] | None = None,
 ) -> PairedDataset:
     """Read one item per row.
 
@@ -74,6 +75,7 @@ def read_manifest(
         separator: between several values of one CSV cell.
         label_names: the only labels allowed, in column order; all that occur when None.
         encoding: of a text file; by its byte order mark, or else UTF-8, when None.
+        locate: the path of an image from the text of its cell, instead of `images`.
 
     Raises:
         DataError: unreadable, empty, a field missing in a row, a value of another type, duplicate ids, an unknown
@@ -92,7 +94,7 @@ def read_manifest(
         for number, cells in rows_of(path, encoding):
             row = _Row(number, cells, columns, is_text)
             rows.append(number)
-            items.append(row.item(root, separator))
+            items.append(row.item(root if locate is None else locate, separator))
             labels.append(row.values("labels", separator))
             remarks.read(row, items[-1], labels[-1])
         if images is not None:
@@ -320,11 +322,11 @@ class _Row:
     columns: Mapping[str, str]
     is_text: bool
 
-    def item(self, root: Path, separator: str) -> tuple[str, Path | None, tuple[str, ...]]:
-        """Id, image and texts; image paths are relative to `root`, a CSV cell of several texts is split."""
+    def item(self, root: Path | Callable[[str], Path], separator: str) -> tuple[str, Path | None, tuple[str, ...]]:
+        """Id, image and texts; image paths are relative to `root`, or found by it; a CSV cell of texts is split."""
         name = id_of(self._value("id"), row=self.number)
         name = name.strip() if self.is_text else name
-        image = path_of(self._value("image"), row=self.number)
+        image = path_of(self._value("image"), row=self.number) if isinstance(root, Path) else self._located(root)
         field = self.text_field
         several = field == "texts"
         value = self.values(field, separator if several else None)
@@ -332,7 +334,21 @@ class _Row:
             hint = "Map the field texts to this column with `columns`, as a JSON list; or write JSON lines."
             raise DataError(f"{value[0][:40]!r} is a list of texts.", row=self.number, field=field, hint=hint)
         texts = texts_of(value, row=self.number, field=field)
-        return name, None if image is None else _place(root, image), texts
+        if image is not None and isinstance(root, Path):
+            image = _place(root, image)
+        return name, image, texts
+
+    def _located(self, locate: Callable[[str], Path]) -> Path | None:
+        """The path that `locate` gives an image, which may be an address."""
+        value = self._value("image")
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str):
+            raise DataError(f"need a path, got {describe(value)}.", row=self.number, field="image")
+        try:
+            return locate(value.strip())
+        except DataError as error:
+            raise DataError(error.problem, row=self.number, field="image", hint=error.hint) from None
 
     @property
     def text_field(self) -> str:

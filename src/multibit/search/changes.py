@@ -21,7 +21,7 @@ from multibit.search.segments import Part, Segment, Version
 def added(version: Version, ids: Any, codes: Codes, payloads: Any) -> Version:
     """Append items with new ids; see `Index.add`."""
     column = IdColumn.of(_numbered(version, len(codes)) if ids is None else ids)
-    segment = _segment(version, column, codes, payloads)
+    segment = segment_of(version, column, codes, payloads)
     for part in version.parts:
         known = np.flatnonzero(part.find(column) >= 0)
         if len(known):
@@ -32,7 +32,7 @@ def added(version: Version, ids: Any, codes: Codes, payloads: Any) -> Version:
 def upserted(version: Version, ids: Any, codes: Codes, payloads: Any) -> Version:
     """Append items, and remove those that have their ids; see `Index.upsert`."""
     column = IdColumn.of(ids)
-    segment = _segment(version, column, codes, payloads)
+    segment = segment_of(version, column, codes, payloads)
     parts = []
     for part in version.parts:
         rows = part.find(column)
@@ -126,8 +126,8 @@ def require_same_codes(version: Version, codes: Codes) -> None:
         raise DataError(f"{codes.views} per item, the index has {first.views}.", field="codes")
 
 
-def _segment(version: Version, ids: IdColumn, codes: Codes, payloads: Any) -> Segment:
-    """The new items, checked before anything is changed."""
+def segment_of(version: Version, ids: IdColumn, codes: Codes, payloads: Any) -> Segment:
+    """The new items, checked before anything is changed. Arguments and errors are those of `Index.add`."""
     given = len(ids) if payloads is None or isinstance(payloads, str | Path) else len(payloads)
     _require_counts(ids, codes, given)
     require_same_codes(version, codes)

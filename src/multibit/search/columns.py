@@ -298,6 +298,56 @@ class IdColumn:
         return out
 
 
+def require_distinct(columns: Sequence[IdColumn], block: int = 1 << 22) -> None:
+    """Refuse an id that is in two columns of unique ids, in memory that does not grow with them.
+
+    Args:
+        columns: of one kind, string or not. block: about this many ids are compared at a time.
+
+    Raises:
+        DataError: names the id.
+
+    Example:
+        >>> require_distinct([IdColumn(range(3)), IdColumn(np.array([7, 2]))])
+        Traceback (most recent call last):
+            ...
+        multibit.errors.DataError: ids: 2 is given twice.
+    """
+    ranges = sorted(
+        (column.values for column in columns if isinstance(column.values, range)), key=lambda each: each.start
+    )
+    if len(ranges) == len(columns):
+        twice = next((later.start for one, later in itertools.pairwise(ranges) if one.stop > later.start), None)
+        if twice is not None:
+            raise DataError(f"{twice} is given twice.", field="ids")
+        return
+    step = max(1, block // 64)
+    samples = np.sort(np.concatenate([column.lookup[0][::step] for column in columns]))
+    cuts = np.unique(samples[::64][1:])  # where the sorted keys are cut into blocks
+    places = [[0, *np.searchsorted(column.lookup[0], cuts).tolist(), len(column)] for column in columns]
+    for number in range(len(cuts) + 1):
+        parts = [slice(place[number], place[number + 1]) for place in places]
+        keys = np.concatenate([column.lookup[0][part] for column, part in zip(columns, parts, strict=True)])
+        order = np.argsort(keys, kind="stable")
+        same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+        if len(same):
+            homes = np.repeat(np.arange(len(columns)), [part.stop - part.start for part in parts])
+            rows = np.concatenate([column.lookup[1][part] for column, part in zip(columns, parts, strict=True)])
+            _require_distinct_names(columns, keys, homes, rows, order[np.union1d(same, same + 1)])
+
+
+def _require_distinct_names(
+    columns: Sequence[IdColumn], keys: NDArray[np.uint64], homes: Rows, rows: Rows, places: Rows
+) -> None:
+    """Compare the ids themselves: two strings may have one hash."""
+    seen = set()
+    for place in places.tolist():
+        name = columns[homes[place]][int(rows[place])]
+        if (int(keys[place]), name) in seen:
+            raise DataError(f"{name!r} is given twice.", field="ids")
+        seen.add((int(keys[place]), name))
+
+
 @dataclass(frozen=True, eq=False)
 class Wanted:
     """Ids to be found, of any kind and any number of times, prepared once for all segments.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,14 @@ class Index:
         self._require_changeable()
         self._version = self._version.compacted()
 
-    def snapshot(self) -> Index:
-        """The index as it is now, which later changes of this one do not reach; nothing is copied."""
+    def snapshot(self, fields: Mapping[str, str] | None = None) -> Index:
+        """The index as it is now, which later changes of this one do not reach; nothing is copied.
+
+        Args:
+            fields: further ones that no item has, and their kinds.
+        """
         index = Index(self.model, self.engine_name, self.modality)
-        index._version = self._version
+        index._version = replace(self._version, kinds={**(fields or {}), **self._version.kinds})
         return index
 
     @classmethod

@@ -3,7 +3,8 @@
 The rows of an index are those of its segments, in order, without the removed ones. New items are appended as a new
 segment, so rows are in order of age. Segments are merged by this policy, which keeps the order: a segment of which more
 than a quarter is removed is written again; and when the last eight segments are of the size of the last one or smaller
-(a size is a power of eight), they become one.
+(a size is a power of eight), they become one, unless that one would have more than `LARGEST` items: a change never
+needs the memory of the whole index.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FEW = 0.01  # share of the rows below which only the rows that pass a filter are
 REMOVED = 0.25  # share of removed rows above which a segment is written again
 FANOUT = 8  # segments of one size that become one
 SMALL = 1024  # items; segments up to this are of the smallest size
+LARGEST = 1 << 22  # items of a segment that is made of others, or written in a stream
 LEAST_CACHE = 1 << 20  # bytes of the cached filters of a segment: at least this, at most the size of its codes
 
 
@@ -307,7 +309,7 @@ class Version:
             size, run = _size(parts[-1].live), 0
             while run < len(parts) and _size(parts[-1 - run].live) <= size:
                 run += 1
-            if run < FANOUT:
+            if run < FANOUT or sum(part.live for part in parts[-run:]) > LARGEST:
                 break
             parts[-run:] = [Part(merged(parts[-run:]))]
         return Version(tuple(parts), self.kinds if parts else {})

@@ -260,6 +260,44 @@ def _require_items(path: Path, version: Version) -> None:
         raise DataError("an empty index cannot be saved.", file=path, hint="Delete it instead.")
 
 
+class SegmentWriter:
+    """Writes an index that appears when it is complete, segment by segment; memory holds one of them, see `creating`.
+
+    Args:
+        folder: new. facts: model, engine, modality.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
+        self.folder, self.facts = folder, facts
+        self._entries: list[dict[str, Any]] = []
+
+    def put(self, segment: Segment) -> IdColumn:
+        """Write a segment; its ids, read from the file."""
+        new: list[Path] = []
+        self._entries.append(_write_part(self.folder, Part(segment), self.facts["engine"], new))
+        flush(*new)
+        arrays, header = read_arrays(new[0], kind=SEGMENT, version=PART_VERSION, form=_SegmentHeader, verify=False)
+        return IdColumn.from_arrays(arrays, header, header.count)
+
+    def finish(self, codes: Codes, kinds: Mapping[str, str]) -> None:
+        """Make the segments an index. `codes` has the length and the views of all, `kinds` the fields."""
+        _publish(self.folder, _write_manifest(self.folder, self._entries, codes, kinds, self.facts, 1, []))
+
+
+@contextlib.contextmanager
+def creating(path: Path, facts: Mapping[str, str]) -> Iterator[SegmentWriter]:
+    """Write an index whose items come in a stream; it takes the place of `path` in one step, on success only.
+
+    Raises:
+        BusyError: another process is writing this index. DataError: another folder is there.
+    """
+    _require_index_folder(path)
+    with writing(path):
+        place = Path(os.path.realpath(path.parent)) / path.name
+        with renewing(place, own=(f"*{ENDING}", MANIFEST)) as fresh:
+            yield SegmentWriter(fresh, facts)
+
+
 def remove_unlisted(path: Path) -> None:
     """Remove files of versions before, and those of a writer that was interrupted."""
     if not (path / MANIFEST).exists():
@@ -354,10 +392,22 @@ def _write_version(path: Path, version: Version, facts: Mapping[str, str], gener
     """Write a version that nobody reads yet; the file that becomes its manifest."""
     new: list[Path] = []
     entries = [_write_part(path, part, facts["engine"], new) for part in version.parts]
-    first = version.parts[0].segment.codes
+    return _write_manifest(path, entries, version.parts[0].segment.codes, version.kinds, facts, generation, new)
+
+
+def _write_manifest(
+    path: Path,
+    entries: list[dict[str, Any]],
+    codes: Codes,
+    kinds: Mapping[str, str],
+    facts: Mapping[str, str],
+    generation: int,
+    new: list[Path],
+) -> Path:
+    """Write the manifest of some segments, after which `_publish` makes them the index, and flush all that is new."""
     content: dict[str, Any] = {
         "version": VERSION,
-        **facts, "bits": first.bits, "views": first.views, "generation": generation, "fields": dict(version.kinds),
+        **facts, "bits": codes.bits, "views": codes.views, "generation": generation, "fields": dict(kinds),
         "segments": entries,
     }  # fmt: skip
     manifest = _new_file(path, "manifest", new)

@@ -10,7 +10,8 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from multibit.serve.collection import HIDDEN, Found, Query
+from multibit.search.shards import AGE
+from multibit.serve.collection import HIDDEN, IMAGE, Found, Query
 from multibit.serve.problems import RefusedError
 from multibit.serve.service import Service, hexadecimal
 
@@ -42,8 +43,10 @@ def image_url(name: str | int) -> str:
 
 def visible(name: str | int, payload: dict[str, Any]) -> dict[str, Any]:
     """An item as clients see it: its image as an address, not as a path."""
-    fields = {key: value for key, value in payload.items() if key != HIDDEN}
-    return {"id": name, "image": image_url(name) if payload.get(HIDDEN) is not None else None, "fields": fields}
+    fields = {key: value for key, value in payload.items() if key not in HIDDEN}
+    image = image_url(name) if payload.get(IMAGE) is not None else None
+    age = {"age": payload[AGE]} if AGE in payload else {}
+    return {"id": name, "image": image, "fields": fields, **age}
 
 
 def search_answer(query: Query, found: Found) -> Response:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from multibit.errors import ConfigError
 from multibit.search.remote.urls import is_url
+from multibit.search.shards import Shard
 from multibit.serve import problems
 from multibit.serve.collection import Collection
 from multibit.serve.encoding import load_query_encoder
@@ -35,21 +36,29 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 DESCRIPTION = "Search a multibit run by text, image, item or code, at any code length."
 
 
-def create_app(run: AnyRun, index: Path | str | None = None, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    run: AnyRun,
+    index: Path | str | None = None,
+    settings: ServerSettings | None = None,
+    shard: Shard | None = None,
+) -> FastAPI:
     """The application of a run; `multibit.serve.server.serve` runs it.
 
     Args:
         run: to serve. index: folder of its indices, that of the run when None, or URL of a database.
-        settings: of the server.
+        settings: of the server. shard: to serve, of those that are in the folder; the whole indices when None.
 
     Raises:
-        ConfigError: changes are allowed, but the index is in a database. DataError: the run has no index.
-        MismatchError: an index or an installed encoder of another model.
+        ConfigError: the index is in a database, and changes are allowed or a shard is named. DataError: the run has no
+            index, or not this shard. MismatchError: an index or an installed encoder of another model.
     """
     settings, metrics = settings or ServerSettings(), Metrics()
     if settings.writable and is_url(index):
         raise ConfigError("an index in a database is changed there.", option="writable", hint="Leave it out.")
-    collection = Collection(run, index or run.folder / "index")
+    if shard is not None and is_url(index):
+        raise ConfigError("an index in a database has no such shards.", option="shard", hint="Leave it out.")
+    place = index or run.folder / "index"
+    collection = Collection(run, place if shard is None else shard.folder(Path(place)), shard)
     encoder = load_query_encoder(run)
 
     @contextlib.asynccontextmanager
@@ -64,16 +73,30 @@ def create_app(run: AnyRun, index: Path | str | None = None, settings: ServerSet
             starting.cancel()
             await service.stop()
 
+    return assembled((queries, items, about), lifespan, settings, metrics, identity=lambda: collection.identity)
+
+
+def assembled(
+    routers: Sequence[APIRouter],
+    lifespan: Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]],
+    settings: ServerSettings,
+    metrics: Metrics,
+    identity: Callable[[], str] = str,
+) -> FastAPI:
+    """An application of some endpoints, with the page, the guard and answers to errors.
+
+    Args:
+        routers: of the endpoints. lifespan, settings, metrics: of the application. identity: of the shard now.
+    """
     app = FastAPI(
         title="multibit", version="1", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url="/v1/openapi.json", responses=problems.DESCRIBED,
     )  # fmt: skip
-    routers = queries, items, about
     problems.install(app, routers)
     for router in routers:
         app.include_router(router, dependencies=[Depends(problems.refuse_unknown)])
     _add_page(app)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, identity=identity)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"], max_age=600

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,22 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import ConfigError, DataError
+from multibit.errors import BusyError, ConfigError, DataError
 from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.filters import Filter
+from multibit.search.metadata import merge_kinds
 from multibit.search.remote import RemoteIndex
 from multibit.search.remote.urls import is_url
+from multibit.search.shards import AGE, Shard, last_age, read_shard
 from multibit.search.together import finish, writing_together
-from multibit.serve.problems import not_found, overloaded
+from multibit.serve.problems import RefusedError, not_found, overloaded
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
 
-HIDDEN = "image"
-"""The field with the path of an image: never shown, filtered or set by a client."""
+IMAGE = "image"
+"""The field with the path of an image."""
+
+HIDDEN = (IMAGE, AGE)
+"""Fields that a client never sees, filters by or sets."""
 
 LARGE_SCAN = 64 << 20
 """Bytes of codes above which one search uses all processors; below, the others serve HTTP and the encoder."""
@@ -74,12 +79,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Entry:
-    """An item to write: relaxed codes by modality, the image file, and metadata."""
+    """An item to write: relaxed codes by modality, the image file, metadata, and the age that a router gives it."""
 
     id: Id
     values: Mapping[Modality, Values]
     image: bytes | None
     fields: Mapping[str, Any]
+    age: int | None = None
 
 
 class _Shelf:
@@ -87,27 +93,34 @@ class _Shelf:
 
     def __init__(self, index: Index | RemoteIndex, modality: Modality, bits: int) -> None:
         self.live, self.model, self.modality, self.bits = index, index.model, modality, bits
-        self.current = index.snapshot()
+        self.elsewhere: dict[str, str] = {}  # fields of the items of other shards, and their kinds
+        self.take()
+
+    def take(self) -> None:
+        """Search the version that the index has now."""
+        self.current = self.live.snapshot(self.elsewhere)
 
     def show(self) -> None:
         """Search the version that was read or written last."""
         self.live.require_model(self.model)  # built again with another model, it cannot answer these queries
-        self.current = self.live.snapshot()
+        self.take()
 
 
 class Collection:
-    """The indices of a run in a folder.
+    """The indices of a run in a folder, or one of their shards.
 
     Args:
         run: with the model. place: folder of the indices, or URL of a database, which is only read.
+        shard: that is in the folder; None for whole indices.
 
     Raises:
-        DataError: no index of the run. MismatchError: an index of another model.
+        DataError: no index of the run, or no shard. MismatchError: an index of another model, or another shard.
     """
 
-    def __init__(self, run: AnyRun, place: Path | str) -> None:
-        self.run, self.is_remote = run, is_url(place)
+    def __init__(self, run: AnyRun, place: Path | str, shard: Shard | None = None) -> None:
+        self.run, self.shard, self.is_remote = run, shard, is_url(place)
         self.folder = folder = run.folder / INDEX if self.is_remote else Path(place)
+        self.set = "" if shard is None else read_shard(folder, shard).set
         self._changing = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
         self.version = 0
@@ -147,7 +160,23 @@ class Collection:
 
     def fields(self, modality: Modality) -> dict[str, str]:
         """Fields that a client may see: name -> kind."""
-        return {name: kind for name, kind in self.index(modality).fields.items() if name != HIDDEN}
+        return {name: kind for name, kind in self.index(modality).fields.items() if name not in HIDDEN}
+
+    @property
+    def identity(self) -> str:
+        """What a router expects of a shard: its number, set and model; "" for whole indices."""
+        return "" if self.shard is None else f"{self.shard} {self.set} {self.run.record.model}"
+
+    def learn(self, modality: Modality, fields: Mapping[str, str]) -> None:
+        """Know fields that only items of other shards have: here they are null.
+
+        Raises:
+            DataError: a field of another kind.
+        """
+        for shelf in self._shelves.values():
+            if shelf.modality == modality and not fields.items() <= shelf.current.fields.items():
+                shelf.elsewhere = merge_kinds(shelf.current.fields, fields)
+                shelf.take()
 
     def parse_where(self, where: Mapping[str, Any] | None, modality: Modality) -> str:
         """Check a filter; equal filters have equal texts.
@@ -178,7 +207,7 @@ class Collection:
         fields = None
         if first.fields is not None:
             known = index.fields
-            fields = [name for name in (*first.fields, HIDDEN) if name in known]
+            fields = [name for name in (*first.fields, *HIDDEN) if name in known]
         stacked = np.stack([query.values for query in queries])
         values = part_at(self.run.model, stacked, length)
         size = len(index)
@@ -236,7 +265,7 @@ class Collection:
         """
         for modality in self.modalities:
             found = self._find(self.index(modality), name)
-            if found is not None and (path := found.hits()[0].payload.get(HIDDEN)):
+            if found is not None and (path := found.hits()[0].payload.get(IMAGE)):
                 return located(str(path), self.folder)
         raise not_found(f"image of an item with id {name!r}")
 
@@ -268,18 +297,27 @@ class Collection:
             if not self.is_remote and not finish(self.folder):  # another process is between two indices
                 return False
             changed = [shelf for shelf in self._shelves.values() if shelf.live.refresh()]
-            for shelf in changed:
-                shelf.show()
-            self.version += bool(changed)
+            if changed:
+                self._show(changed)
         return bool(changed)
+
+    def _show(self, shelves: Sequence[_Shelf]) -> None:
+        """Search what was read or written last."""
+        for shelf in shelves:
+            shelf.show()
+        if self.shard is not None:
+            self.set = read_shard(self.folder, self.shard).set
+        self.version += 1
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add items; those with a known id are replaced as a whole.
 
         Raises:
-            DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer.
+            DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer, or an age
+                that is not larger than those there. RefusedError: an item of another shard.
         """
         self._require_in_place()  # before an image is stored
+        self._require_own(entries)
         for shelf in self._shelves.values():
             self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
         paths = {
@@ -288,16 +326,37 @@ class Collection:
             if entry.image is not None
         }
         with self._writing() as writers:
+            entries = self._aged(entries, [index for _, index in writers])
             for shelf, index in writers:
                 self._put(index, shelf, entries, paths)
+
+    def _require_own(self, entries: Sequence[Entry]) -> None:
+        """Refuse items of other shards, and ages where there are no shards."""
+        for entry in entries:
+            if self.shard is None and entry.age is not None:
+                raise RefusedError(422, "only the items of a shard have an age.", field="age")
+            if self.shard is not None and not self.shard.holds(entry.id):
+                own = Shard.of(entry.id, self.shard.count)
+                raise RefusedError(422, f"{entry.id!r} belongs to shard {own}, this is {self.shard}.", field="id")
+
+    def _aged(self, entries: Sequence[Entry], indices: Sequence[Index]) -> Sequence[Entry]:
+        """The items with their ages, each larger than all before: so rows are in order of age."""
+        if self.shard is None:
+            return entries
+        now = max(max(map(last_age, indices)) + 1, time.time_ns() // 1000)
+        ages = [now + number if entry.age is None else entry.age for number, entry in enumerate(entries)]
+        return [replace(entry, age=age) for entry, age in zip(entries, ages, strict=True)]
 
     def _put(self, index: Any, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]
         if own:
+            ages = [entry.age for entry in own if entry.age is not None]
+            if any(age <= before for before, age in zip([last_age(index), *ages], ages, strict=False)):
+                raise BusyError("a younger item was written meanwhile.", field="age", hint="Try again.")
             values = part_at(self.run.model, np.stack([entry.values[shelf.modality] for entry in own]), shelf.bits)
-            payloads = [{**entry.fields, HIDDEN: paths.get(entry.id)} for entry in own]
+            payloads = [{**entry.fields, IMAGE: paths.get(entry.id), AGE: entry.age} for entry in own]
             index.upsert([entry.id for entry in own], Codes.binarize(values), payloads)
         if known:
             index.remove(known)
@@ -347,6 +406,4 @@ class Collection:
                 yield list(zip(shelves, writers, strict=True))
                 if not all(map(len, writers)):
                     raise DataError("an index cannot be empty: the last item cannot be removed.", field="id")
-            for shelf in shelves:
-                shelf.show()
-            self.version += 1
+            self._show(shelves)

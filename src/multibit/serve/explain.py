@@ -30,24 +30,28 @@ COUNTED = ("string", "integer", "boolean", "date")  # kinds, next to lists
 SAMPLED = 20_000  # items whose bits are examined
 
 
-def field_counts(index: Index | RemoteIndex) -> dict[str, dict[str, Any]]:
-    """Fields of an index: kind, and the most common values with counts where at least two items share one."""
+def field_counts(index: Index | RemoteIndex, every: bool = False) -> dict[str, dict[str, Any]]:
+    """Fields of an index: kind, and the most common values with counts where at least two items share one.
+
+    Args:
+        index: of the items. every: all values, as a router needs them to add up those of all shards.
+    """
     if isinstance(index, RemoteIndex):
         return {
             name: {"kind": kind, "values": _counted_there(index, name, kind)}
             for name, kind in index.fields.items()
-            if name != HIDDEN
+            if name not in HIDDEN
         }
     metadata = index.payloads
     return {
-        name: {"kind": kind, "values": _common_values(metadata, name, kind)}
+        name: {"kind": kind, "values": common_values(_counted(metadata, name, kind), len(metadata), kind, every)}
         for name, kind in metadata.kinds.items()
-        if name != HIDDEN
+        if name not in HIDDEN
     }
 
 
 def _counted_there(index: RemoteIndex, name: str, kind: str) -> list[tuple[Any, int]] | None:
-    """As `_common_values`, counted by the database."""
+    """The values of a field to choose from, counted by the database."""
     if kind == "list":
         return index.values(name, MOST_VALUES)
     if kind not in COUNTED:
@@ -57,20 +61,34 @@ def _counted_there(index: RemoteIndex, name: str, kind: str) -> list[tuple[Any, 
     return found[:MOST_VALUES] if 0 < len(found) <= most else None
 
 
-def _common_values(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, int]] | None:
+def _counted(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, int]] | None:
+    """Values of a field with counts; None where they are not for choosing."""
     if kind == "list":
         lists = metadata.list_column(name)
         counts = np.bincount(lists.codes, minlength=len(lists.names))
-        order = np.argsort(-counts, kind="stable")[:MOST_VALUES]
+        order = np.argsort(-counts, kind="stable")[:MOST_DISTINCT]
         values = lists.names.take(order).to_pylist()
         return [(value, int(counts[place])) for value, place in zip(values, order, strict=True) if counts[place]]
     if kind not in COUNTED:
         return None
     column = metadata.columns[name]
-    distinct = pc.count_distinct(column).as_py()
-    if not 0 < distinct <= min(MOST_DISTINCT, len(metadata) // 2):
+    if pc.count_distinct(column).as_py() > MOST_DISTINCT:
         return None
-    found = [(each["values"], each["counts"]) for each in pc.value_counts(column.drop_null()).to_pylist()]
+    return [(each["values"], each["counts"]) for each in pc.value_counts(column.drop_null()).to_pylist()]
+
+
+def common_values(
+    found: list[tuple[Any, int]] | None, items: int, kind: str, every: bool = False
+) -> list[tuple[Any, int]] | None:
+    """The values of a field to choose from, the most common first.
+
+    Args:
+        found: values with counts. items: number of all items. kind: of the field. every: all of them.
+    """
+    if found is None or every:
+        return found
+    if kind != "list" and not 0 < len(found) <= min(MOST_DISTINCT, items // 2):
+        return None
     return sorted(found, key=lambda pair: -pair[1])[:MOST_VALUES]
 
 

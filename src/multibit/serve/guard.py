@@ -17,6 +17,9 @@ from multibit.serve.settings import ServerSettings
 OPEN = ("/livez", "/readyz")
 """Endpoints without a token, next to the files of the page, which hold no data."""
 
+EXPECTED = b"multibit-shard"
+"""Header of the requests of a router: the shard, set and model that it expects; another server refuses them."""
+
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -34,10 +37,13 @@ class Guard:
 
     Args:
         app: the application. settings: of the server. metrics: that count the requests.
+        identity: of the shard that is served now, see `Collection.identity`.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, identity: Callable[[], str] = str
+    ) -> None:
+        self.app, self.settings, self.metrics, self._identity = app, settings, metrics, identity
         self._token = settings.token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +83,9 @@ class Guard:
     def _refused(self, scope: Scope, headers: MutableMapping[bytes, bytes]) -> Any:
         if not self.settings.knows_host(headers.get(b"host", b"").decode("latin-1")):
             return problem_response(421, "this server does not serve that host name.")
+        expected = headers.get(EXPECTED)
+        if expected is not None and expected.decode("latin-1") != self._identity():
+            return problem_response(421, "this server does not have that shard.")
         path = scope["path"]
         if self._token and (path.startswith("/v1/") or path == "/metrics"):
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")

@@ -28,6 +28,10 @@ class Metrics:
         )
         self.queue = Gauge("multibit_queue_length", "Queries that wait.", ["stage"], registry=self.registry)
         self.items = Gauge("multibit_index_items", "Items of an index.", ["index"], registry=self.registry)
+        self.shards = Gauge(
+            "multibit_shards", "Shards, and those without an answer.", ["state"], registry=self.registry
+        )
+        self.hedged = Gauge("multibit_hedged_requests", "Requests sent to a shard again.", registry=self.registry)
         self.version = Gauge("multibit_index_version", "Changes of the indices since start.", registry=self.registry)
 
     def searched(self, bits: int, seconds: float) -> None:

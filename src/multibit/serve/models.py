@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 Modality = Literal["image", "text"]
+Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
+"""Kind of a field, as in `multibit.search.metadata.TYPES`."""
+
 Id = str | int
 
 
@@ -31,6 +34,7 @@ ItemId = Annotated[Annotated[str, Field(min_length=1, max_length=1024)] | int, A
 Vector = Annotated[list[FiniteFloat], Field(max_length=65_536)]
 Hexadecimal = Annotated[str, Field(pattern="^([0-9a-fA-F]{2})+$", max_length=16_384)]
 Bits = Annotated[int, Field(ge=1, le=1024)]
+Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 BITS = "Code length, any from 1 to the full length; the full length by default."
 WHERE = 'Filter on the fields, in the grammar of MongoDB: {"labels": {"$in": ["cat", "dog"]}, "year": {"$gte": 2010}}.'
@@ -56,6 +60,12 @@ class SearchOptions(Model):
         default=None, ge=0, le=65_535, description="Only hits with at most this many other bits."
     )
     fields: list[Text] | None = Field(default=None, description="Fields that the hits have; all by default.")
+    partial: bool = Field(
+        default=False, description="Answer without the shards that do not answer; `missing` says which."
+    )
+    known_fields: dict[Text, Kind] | None = Field(
+        default=None, description="Fields of the items of other shards: name -> kind. A router sets it."
+    )
 
     @model_validator(mode="after")
     def _one_order(self) -> SearchOptions:
@@ -100,6 +110,7 @@ class Hit(Model):
         rank: from 1. id: of the item. distance: differing bits; null for a relaxed search.
         score: inner product with a relaxed query, larger is nearer; null for a binary search.
         image: where its image is served; null without one. fields: its metadata.
+        age: of the item among all shards; null unless a shard answers.
     """
 
     rank: int
@@ -108,6 +119,7 @@ class Hit(Model):
     score: float | None = None
     image: str | None = None
     fields: dict[str, Any] = {}
+    age: int | None = None
 
 
 class SearchResponse(Model):
@@ -117,7 +129,7 @@ class SearchResponse(Model):
         bits: code length of the search. modality: of the hits. code: of the query, hexadecimal.
         items: number of items in the index. bytes_read: size of the codes that a full scan at this length reads.
         seconds: time of the scan, shared by the searches that ran together.
-        missing: servers that did not answer; empty unless partial answers are allowed.
+        missing: servers or shards that did not answer; empty unless partial answers are allowed.
     """
 
     model_config = ConfigDict(
@@ -141,8 +153,8 @@ class SearchResponse(Model):
     items: int
     bytes_read: int
     seconds: float
-    missing: list[str] = []
     hits: list[Hit]
+    missing: list[str] = []
 
 
 class EncodeRequest(Model):
@@ -231,12 +243,13 @@ class NewItem(Model):
     text_vector: Vector | None = Field(default=None, description="Relaxed code, instead of encoding the text.")
     image_vector: Vector | None = Field(default=None, description="Relaxed code, instead of encoding the image.")
     fields: dict[str, Any] = Field(default={}, description="Metadata; the names text and image are taken.")
+    age: Age | None = Field(default=None, description="Age among all shards, growing. A router sets it.")
 
     @model_validator(mode="after")
     def _has_content(self) -> NewItem:
         if self.text is None and self.image is None and self.text_vector is None and self.image_vector is None:
             raise ValueError("need a text, an image or a vector")
-        if taken := {"text", "image"} & self.fields.keys():
+        if taken := {"text", "image", "@age"} & self.fields.keys():
             raise ValueError(f"the names {', '.join(sorted(taken))} cannot be used in fields")
         for name in self.fields:
             if not name.strip() or name.startswith("$"):
@@ -262,12 +275,13 @@ class Changed(Model):
 
 
 class Item(Model):
-    """An item: its modalities, where its image is served, its metadata, and its codes in hexadecimal by modality."""
+    """An item: where its image is served, its metadata, its codes in hexadecimal by modality, its age in a shard."""
 
     id: Id
     image: str | None = None
     fields: dict[str, Any] = {}
     codes: dict[str, str] = {}
+    age: int | None = None
 
 
 class ItemList(Model):
@@ -305,6 +319,27 @@ class Info(Model):
     labels: list[str]
     encodes: list[Modality]
     feature_bytes: dict[str, int]
+    writable: bool
+    limits: dict[str, float]
+
+
+class ShardInfo(Model):
+    """What a router must know about a shard.
+
+    Attributes:
+        shard: such as 2/8. identity: shard, set and model, which a request of a router names.
+        set: that the shards were written with. model: fingerprint. items: name of an index -> number of items.
+        fields: modality -> field -> kind. encodes: modalities that raw queries may have.
+        writable: whether items can be changed. limits: name -> value.
+    """
+
+    shard: str
+    identity: str
+    set: str
+    model: str
+    items: dict[str, int]
+    fields: dict[Modality, dict[str, Kind]]
+    encodes: list[Modality]
     writable: bool
     limits: dict[str, float]
 

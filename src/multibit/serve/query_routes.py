@@ -36,16 +36,8 @@ async def search_by_image(
     options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
 ) -> Response:
     """Search by an image; the hits are texts unless `options` name another modality."""
-    try:
-        chosen = models.SearchOptions.model_validate(json.loads(options))
-    except ValidationError as error:
-        detail, where = described(error.errors(), json.loads(options))
-        raise RefusedError(422, detail, field=f"options.{where}" if where else "options") from None
-    except (ValueError, RecursionError):
-        raise RefusedError(422, "not valid JSON.", field="options") from None
-    for name in await request.form():
-        if name not in ("image", "options"):
-            raise RefusedError(422, "is no part of the form: it has image and options.", field=name)
+    chosen = read_options(options)
+    await refuse_other_parts(request)
     modality = chosen.modality or "text"
     service.plan(chosen, modality)
     (values,) = await service.encode_images([await image.read()])
@@ -89,6 +81,32 @@ async def embeddings(request: models.EmbeddingsRequest, service: Served) -> Resp
     model = service.collection.run.record.model
     usage = {"prompt_tokens": words, "total_tokens": words}
     return as_json({"object": "list", "model": model, "data": data, "usage": usage})
+
+
+def read_options(options: str) -> models.SearchOptions:
+    """The options of a search as a form has them.
+
+    Raises:
+        RefusedError: not JSON, or invalid.
+    """
+    try:
+        return models.SearchOptions.model_validate(json.loads(options))
+    except ValidationError as error:
+        detail, where = described(error.errors(), json.loads(options))
+        raise RefusedError(422, detail, field=f"options.{where}" if where else "options") from None
+    except (ValueError, RecursionError):
+        raise RefusedError(422, "not valid JSON.", field="options") from None
+
+
+async def refuse_other_parts(request: Request) -> None:
+    """Refuse parts of the form that a search by an image does not have.
+
+    Raises:
+        RefusedError: names the first.
+    """
+    for name in await request.form():
+        if name not in ("image", "options"):
+            raise RefusedError(422, "is no part of the form: it has image and options.", field=name)
 
 
 def checked_length(service: Served, bits: int | None) -> int:

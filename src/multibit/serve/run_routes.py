@@ -10,22 +10,41 @@ from starlette.responses import PlainTextResponse, Response
 from multibit.serve import models
 from multibit.serve.answers import Served, as_json
 from multibit.serve.explain import explain, related_labels
-from multibit.serve.problems import DESCRIBED, RefusedError
+from multibit.serve.problems import DESCRIBED, RefusedError, not_found
 
 router = APIRouter(tags=["server"])
+EVERY = "Counts of all values of each field, not only of those to choose from."
 
 
 @router.get("/v1/info", response_model=models.Info)
-async def info(service: Served) -> Response:
+async def info(service: Served, every: Annotated[bool, Query(description=EVERY)] = False) -> Response:
     """What is served: lengths, sizes, fields with counts, limits."""
     run = service.collection.run
     sizes = {"image": run.recipe.image.dimension, "text": run.recipe.text.dimension}
     return as_json({
         "model": run.record.model, "method": run.record.method, "bits": run.model.bits, "lengths": list(run.lengths),
         "nested": run.model.layout.nested, "indices": service.collection.sizes,
-        "fields": await service.field_counts(), "labels": list(run.label_names),
+        "fields": await service.field_counts(every), "labels": list(run.label_names),
         "encodes": list(service.encoder.encoders), "feature_bytes": {name: 4 * size for name, size in sizes.items()},
         "writable": service.settings.writable, "limits": service.settings.limits,
+    })  # fmt: skip
+
+
+_WHOLE: dict[int | str, dict[str, Any]] = {404: {**DESCRIBED[422], "description": "The server is not of a shard."}}
+
+
+@router.get("/v1/shard", response_model=models.ShardInfo, responses=_WHOLE)
+async def shard(service: Served) -> Response:
+    """What a router must know about this shard."""
+    collection = service.collection
+    if collection.shard is None:
+        raise not_found("shard: this server has whole indices")
+    return as_json({
+        "shard": str(collection.shard), "identity": collection.identity, "set": collection.set,
+        "model": collection.run.record.model, "items": collection.sizes,
+        "fields": {modality: collection.fields(modality) for modality in collection.modalities},
+        "encodes": list(service.encoder.encoders), "writable": service.settings.writable,
+        "limits": service.settings.limits,
     })  # fmt: skip
 
 

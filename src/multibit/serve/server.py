@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -12,7 +12,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from multibit.errors import DataError
+from multibit.search.shards import Shard
 from multibit.serve.app import create_app
+from multibit.serve.router import create_router
 from multibit.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -35,19 +37,38 @@ def serve(
     run: AnyRun,
     index: Path | str | None = None,
     settings: ServerSettings | None = None,
+    shard: Shard | None = None,
     *,
     started: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Serve a run until SIGTERM or SIGINT; running requests are finished first.
 
     Args:
-        run, index, settings: as for `create_app`. started: called with the address once the server listens.
+        run, index, settings, shard: as for `create_app`. started: called with the address once the server listens.
 
     Raises:
         DataError: the address cannot be used; and as `create_app`.
     """
     settings = settings or ServerSettings()
-    app = create_app(run, index, settings)
+    _listen_and_run(create_app(run, index, settings, shard), settings, started)
+
+
+def route(
+    urls: Sequence[str], settings: ServerSettings | None = None, *, started: Callable[[str], object] = lambda url: None
+) -> None:
+    """Answer for the servers of all shards until SIGTERM or SIGINT.
+
+    Args:
+        urls, settings: as for `create_router`. started: as for `serve`.
+
+    Raises:
+        DataError: the address cannot be used; and as `create_router`.
+    """
+    settings = settings or ServerSettings()
+    _listen_and_run(create_router(urls, settings), settings, started)
+
+
+def _listen_and_run(app: FastAPI, settings: ServerSettings, started: Callable[[str], object]) -> None:
     listener = _listen(settings.host, settings.port)
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
     config = uvicorn.Config(

@@ -179,6 +179,8 @@ class Service:
         longest = self.collection.run.model.bits
         bits = longest if options.bits is None else options.bits
         self.collection.index(modality, bits)
+        if options.known_fields:
+            self.collection.learn(modality, options.known_fields)
         if options.k > self.settings.max_k:
             raise RefusedError(422, f"at most {self.settings.max_k:,} hits, got {options.k:,}.", field="k")
         known = self.collection.fields(modality)
@@ -258,7 +260,7 @@ class Service:
                 values[modality] = self._given(vector)
         fields = dict(item.fields) if item.text is None else {**item.fields, "text": item.text}
         content = None if item.image is None else decode_base64(item.image)
-        return Entry(item.id, values, content, fields)
+        return Entry(item.id, values, content, fields, item.age)
 
     async def delete(self, name: Id) -> None:
         """Remove an item."""
@@ -275,11 +277,12 @@ class Service:
             self._facts[name] = known
         return known[1]  # type: ignore[no-any-return]
 
-    async def field_counts(self) -> dict[str, dict[str, Any]]:
-        """Fields by modality, with counts."""
+    async def field_counts(self, every: bool = False) -> dict[str, dict[str, Any]]:
+        """Fields by modality, with counts of the most common values, or of every value."""
         collection = self.collection
         return await self.fact(
-            "fields", lambda: {each: explain.field_counts(collection.index(each)) for each in collection.modalities}
+            f"fields {every}",
+            lambda: {each: explain.field_counts(collection.index(each), every) for each in collection.modalities},
         )
 
 

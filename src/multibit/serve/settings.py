@@ -24,6 +24,7 @@ class ServerSettings:
         max_batch: items of one request. queue: queries that may wait; more are refused with 503.
         timeout: seconds until a request is given up. refresh: seconds between looks for changes made elsewhere.
         drain: seconds that running requests have when the server stops.
+        hedge: seconds after which a router sends a request to a shard again.
 
     Raises:
         ConfigError: a value out of range, an origin that is none, or an address outside this machine with neither a
@@ -52,9 +53,20 @@ class ServerSettings:
     timeout: float = 30.0
     refresh: float = 1.0
     drain: float = 10.0
+    hedge: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("max_body", "max_pixels", "max_text", "max_k", "max_batch", "queue", "timeout", "refresh"):
+        for name in (
+            "max_body",
+            "max_pixels",
+            "max_text",
+            "max_k",
+            "max_batch",
+            "queue",
+            "timeout",
+            "refresh",
+            "hedge",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"must be positive, got {getattr(self, name)}.", option=name)
         if not 0 <= self.port < 1 << 16:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -283,8 +283,8 @@ class RemoteIndex:
         self._renew(facts)
         return True
 
-    def snapshot(self) -> RemoteIndex:
-        """The index itself: a database always answers with its newest items."""
+    def snapshot(self, fields: Mapping[str, str] | None = None) -> RemoteIndex:
+        """The index itself: a database always answers with its newest items. There are no further `fields`."""
         return self
 
     @property

@@ -1,0 +1,321 @@
+"""What an index costs that is larger than the cache: python benchmarks/scale.py [--items 100000000] [--folder DIR].
+
+Builds an index of 128-bit codes with ids and metadata in a stream, opens it mapped, and measures: time and memory of
+the build, time to open it, one query alone and a batch at 16, 64 and 128 bits next to the time of only reading those
+bytes, a search in two stages, filters, and other engines on the same codes. All answers are compared with a slow
+reference. Then it extrapolates to a billion codes. Ratios are of processor time, which other processes hardly change.
+--folder keeps the index and uses it again; --codes clustered makes codes that have near neighbours; --smoke only checks
+that everything runs. Peers that are not installed are left out: pip install "multibit[bench]"
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pyarrow
+from common import BITS, KINDS, processor
+
+from multibit import Codes, Index
+from multibit.codes import kernels
+from multibit.codes.vectors import ones
+from multibit.search.building import create_index
+
+BLOCK = 1_000_000  # items that are made at a time
+LENGTHS = (16, 64, 128)
+BATCH, K, ROUNDS = 64, 10, 5
+CHECKED = 2  # queries that are compared with the slow reference
+SMOKE = 20_000
+BILLION = 1_000_000_000
+WIDTHS = (5, 20, 22, 20, 8, 15)  # of the columns of a table
+LABELS = np.array([f"label {number}" for number in range(50)])
+
+
+class Measured(NamedTuple):
+    """Median time by the clock, and of the processor, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def measured(work: Callable[[], object], rounds: int = ROUNDS) -> Measured:
+    """Medians after a warm-up; the processor time counts all threads."""
+    work()
+    walls, cpus = [], []
+    for _ in range(rounds):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    return Measured(statistics.median(walls), statistics.median(cpus))
+
+
+# The index
+
+
+def blocks(kind: str, items: int) -> Iterator[tuple[list[str], Codes, pyarrow.Table]]:
+    """Ids, codes and metadata (a year and a list of labels) of all items."""
+    for start in range(0, items, BLOCK):
+        count = min(BLOCK, items - start)
+        rng = np.random.default_rng(start)
+        labels = pyarrow.LargeListArray.from_arrays(np.arange(count + 1), LABELS[rng.integers(len(LABELS), size=count)])
+        table = pyarrow.table({"year": rng.integers(1850, 2026, count), "labels": labels})
+        yield (
+            [f"item {row:,}" for row in range(start, start + count)],
+            Codes.from_bytes(KINDS[kind](count, start)),
+            table,
+        )
+
+
+def build(path: Path, kind: str, items: int) -> None:
+    """Write the index; called in a process of its own, so that its memory can be told."""
+    with create_index(path, modality="image") as builder:
+        for ids, codes, metadata in blocks(kind, items):
+            builder.add(pyarrow.array(ids), codes, metadata)
+
+
+def report_build(path: Path, kind: str, items: int) -> None:
+    """Build in another process; print time, size and peak memory."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, __file__, "--build", str(path), "--items", str(items), "--codes", kind], check=True)
+    seconds = time.perf_counter() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    size = sum(file.stat().st_size for file in path.iterdir())
+    print(
+        f"built in {seconds:,.0f} s ({used.ru_utime + used.ru_stime:,.0f} s of processor time): {size / 1e9:.2f} GB on "
+        f"disk, {16 * items / 1e9:.2f} GB of them codes; peak memory {used.ru_maxrss / 1e6:.2f} GB"
+    )
+
+
+# Searches
+
+
+def reference(index: Index, queries: Codes, bits: int) -> np.ndarray:
+    """(Q, K) smallest distances, by a count of different bits in numpy."""
+    out = []
+    for number in range(len(queries)):
+        best = np.zeros(0, np.int64)
+        for part in index._version.parts:
+            planes = part.segment.codes.words[: bits // 16]
+            distances = np.zeros(planes.shape[1], np.int64)
+            for plane, word in zip(planes, queries.words[:, number], strict=False):
+                distances += np.bitwise_count(plane ^ word)
+            best = np.sort(np.concatenate([best, np.partition(distances, K)[:K]]))[:K]
+        out.append(best)
+    return np.array(out)
+
+
+def words_of(index: Index, bits: int) -> list[np.ndarray]:
+    """The words that a search of a length reads, as 64-bit numbers."""
+    return [plane[: len(plane) // 4 * 4].view(np.uint64)
+            for part in index._version.parts for plane in part.segment.codes.words[: bits // 16]]  # fmt: skip
+
+
+def read_only(words: list[np.ndarray], threads: int) -> int:
+    """The sum of some numbers: the least that a scan can do."""
+    with ThreadPoolExecutor(threads) as pool:
+        halves = [part for whole in words for part in np.array_split(whole, threads)]
+        return sum(int(total) for total in pool.map(np.ndarray.sum, halves))
+
+
+def search_times(index: Index, queries: Codes, threads: int) -> dict[int, tuple[Measured, Measured, Measured]]:
+    """Length -> one query alone, a batch, and only reading the codes."""
+    out = {}
+    for bits in LENGTHS:
+        words = words_of(index, bits)
+        reading = measured(lambda words=words: read_only(words, threads))
+        one = measured(lambda bits=bits: index.search(queries.take([0]), K, bits, threads=threads))
+        batch = measured(lambda bits=bits: index.search(queries, K, bits, threads=threads), 3)
+        out[bits] = one, batch, reading
+    return out
+
+
+def print_search_times(index: Index, queries: Codes) -> dict[int, tuple[Measured, Measured, Measured]]:
+    """A table for each number of threads; that of one thread is returned."""
+    most = len(os.sched_getaffinity(0))
+    for threads in dict.fromkeys((most, 1)):
+        times = search_times(index, queries, threads)
+        print(f"\n{threads} thread{'s' * (threads > 1)}, k = {K}: milliseconds by the clock (of the processors)")
+        heads = "bits", "one query", f"batch of {BATCH}, each", "only reading", "GB/s", "one / reading"
+        print("".join(f"{head:>{width}}" for head, width in zip(heads, WIDTHS, strict=True)))
+        for bits, (one, batch, reading) in times.items():
+            cells = (
+                bits, *(f"{1e3 * each.wall / n:.2f} ({1e3 * each.cpu / n:.2f})"
+                        for each, n in ((one, 1), (batch, BATCH), (reading, 1))),
+                f"{threads * len(index) * bits / 8e9 / reading.cpu:.1f}", f"{one.cpu / reading.cpu:.2f}",
+            )  # fmt: skip
+            print("".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)), flush=True)
+    return times
+
+
+@numba.njit(cache=False)
+def scan_in_two_stages(planes: np.ndarray, query: np.ndarray, short: int, best: np.ndarray) -> int:
+    """Improve the smallest distances, ascending; the number of rows whose prefix of `short` words was near enough.
+
+    A full distance is at least that of a prefix, so a row whose prefix is farther than the k-th best is never one.
+    """
+    distances, left = np.empty(kernels.CHUNK, np.uint16), 0
+    mask = np.uint16(0xFFFF)
+    for start in range(0, planes.shape[1], kernels.CHUNK):
+        near = distances[: min(kernels.CHUNK, planes.shape[1] - start)]
+        if not kernels.fill_distances(planes[:short], query, 0, mask, start, near, min(best[-1], np.uint16(0x7FFF))):
+            continue
+        for i in range(len(near)):
+            if near[i] < best[-1]:
+                left += 1
+                distance = near[i]
+                for word in range(short, len(planes)):
+                    distance += np.uint16(ones(np.uint16(planes[word, start + i] ^ query[0, word])))
+                place = len(best) - 1
+                if distance < best[place]:
+                    while place and best[place - 1] > distance:
+                        best[place] = best[place - 1]
+                        place -= 1
+                    best[place] = distance
+    return left
+
+
+def two_stages(index: Index, queries: Codes, short: int) -> tuple[np.ndarray, float]:
+    """(Q, K) smallest distances, exactly, by a prefix of `short` bits first; the share of the items that it leaves."""
+    out, left = np.full((len(queries), K), 0x7FFF, np.uint16), 0
+    for number in range(len(queries)):
+        query = np.ascontiguousarray(queries.words[:, number : number + 1].T)
+        for part in index._version.parts:
+            left += scan_in_two_stages(part.segment.codes.words, query, short // 16, out[number])
+    return out, left / len(index) / len(queries)
+
+
+def print_two_stages(index: Index, queries: Codes) -> None:
+    """Two stages compared with one, one query at a time on one thread."""
+    print("\ntwo stages (short prefix over everything, full code on the rest) compared with one, one thread, one query")
+    one = measured(lambda: [index.search(queries.take([each]), K, threads=1) for each in range(len(queries))], 3)
+    for short in (16, 32, 64):
+        found, left = two_stages(index, queries, short)
+        np.testing.assert_array_equal(found, index.search(queries, K).distances)
+        two = measured(lambda short=short: two_stages(index, queries, short), 3)
+        print(f"{short:>5} bits first: {left:7.2%} left over, {one.cpu / two.cpu:5.2f} x the speed", flush=True)
+
+
+def print_filters(index: Index, query: Codes) -> None:
+    """Searches with a filter: the first one of its kind, and further ones, whose rows are remembered."""
+    print("\nfilters, 128 bits, one query, all threads")
+    for where in ({"year": 1900}, {"labels": "label 7"}, {"year": {"$gte": 1950}}):
+        start = time.perf_counter()
+        found = index.search(query, K, where=where)
+        first = time.perf_counter() - start
+        again = measured(lambda where=where: index.search(query, K, where=where), 3)
+        print(f"  {where!s:<28} first {1e3 * first:8.0f} ms, then {1e3 * again.wall:7.1f} ms; {found.counts[0]} hits")
+
+
+# Other engines
+
+
+def faiss_peer(parts: Iterator[np.ndarray]) -> tuple[str, Callable[[np.ndarray, int], np.ndarray]]:
+    """`IndexBinaryFlat` of faiss: its name, and a function from packed queries and k to distances."""
+    import faiss
+
+    flat = faiss.IndexBinaryFlat(BITS)
+    for packed in parts:
+        flat.add(packed)
+
+    def search(asked: np.ndarray, k: int) -> np.ndarray:
+        return flat.search(asked, k)[0]
+
+    return f"faiss-cpu {version('faiss-cpu')}, IndexBinaryFlat", search
+
+
+PEERS = {"faiss": faiss_peer}
+"""Package -> what loads the packed codes, (n, 16) uint8 at a time, into another engine, and searches them."""
+
+
+def print_peers(index: Index, queries: Codes) -> None:
+    """Other engines on the same codes, all threads; the distances must be the same."""
+    print(f"\nother engines, 128 bits, k = {K}, all threads: milliseconds by the clock (of the processors)")
+    asked = queries.to_bytes()
+    for package, load in PEERS.items():
+        if not find_spec(package):
+            print(f"  {package}: not installed")
+            continue
+        name, search = load(part.segment.codes.to_bytes() for part in index._version.parts)
+        np.testing.assert_array_equal(search(asked[:CHECKED], K), index.search(queries, K).distances[:CHECKED])
+        for what, count in (("one query", 1), (f"batch of {BATCH}, each", len(asked))):
+            some = queries.take(np.arange(count))
+            theirs = measured(lambda search=search, count=count: search(asked[:count], K), 3)
+            ours = measured(lambda some=some: index.search(some, K), 3)
+            cells = (f"{1e3 * each.wall / count:.1f} ({1e3 * each.cpu / count:.1f})" for each in (theirs, ours))
+            print(f"  {name}, {what}: {', ours '.join(cells)}: {theirs.cpu / ours.cpu:.1f} x", flush=True)
+
+
+def print_billion(times: dict[int, tuple[Measured, Measured, Measured]], items: int) -> None:
+    """What follows for a billion codes: times grow with the number of items, and shards work at the same time."""
+    scale = BILLION / items
+    print(
+        "\na billion codes, extrapolated, one thread: one machine; eight machines with a shard each, plus the network"
+    )
+    for bits, (one, batch, _) in times.items():
+        rate = BATCH / batch.cpu / scale
+        print(
+            f"{bits:>5} bits: one query {scale * one.cpu:6.2f} s; {scale * one.cpu / 8:6.3f} s. "
+            f"In batches of {BATCH}: {rate:6.1f} queries/s; {8 * rate:6.1f} queries/s"
+        )
+
+
+def run(path: Path, kind: str, items: int) -> None:
+    """Build, if it is not there yet, and measure everything."""
+    print(processor())
+    packages = ("numba", "numpy", "pyarrow", *(["faiss-cpu"] if find_spec("faiss") else []))
+    print(", ".join(f"{name} {version(name)}" for name in packages))
+    print(f"\n{items:,} {kind} codes of {BITS} bits, with text ids, a number and a list of labels each")
+    if not path.exists():
+        report_build(path, kind, items)
+    start = time.perf_counter()
+    index = Index.open(path)
+    opened = time.perf_counter() - start
+    queries = Codes.from_bytes(KINDS[kind](BATCH, 10**9 + 7))
+    start = time.perf_counter()
+    index.search(queries.take([0]), K)
+    searched = time.perf_counter() - start
+    print(f"opened in {opened:.2f} s, first search {searched:.2f} s, {len(index._version.parts)} segments")
+    for bits in LENGTHS:
+        some = queries.take(np.arange(CHECKED))
+        np.testing.assert_array_equal(index.search(some, K, bits).distances, reference(index, some, bits))
+    times = print_search_times(index, queries)
+    print_two_stages(index, queries.take(np.arange(4)))
+    print_filters(index, queries.take([0]))
+    print_peers(index, queries)
+    print_billion(times, items)
+
+
+def main() -> None:
+    """Print everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=100_000_000, help="number of codes")
+    parser.add_argument("--codes", choices=sorted(KINDS), default="random", help="kind of codes")
+    parser.add_argument("--folder", type=Path, help="folder of the index, which is kept; else a temporary one")
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
+    parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    items = SMOKE if options.smoke else options.items
+    if options.build:
+        build(options.build, options.codes, items)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        run((options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx", options.codes, items)
+
+
+if __name__ == "__main__":
+    main()

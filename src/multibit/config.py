@@ -218,7 +218,7 @@ class Config(EpochSettings):
     hidden: int = 1280  # width of the hidden layer of each modality's projection
     dimension: int = 512  # d, width of the shared feature before the heads
     dropout: float = 0.0  # fraction of hidden units dropped in training
-    input_dropout: float = 0.0  # fraction of feature values dropped in training
+    input_dropout: float = 0.0  # largest fraction of feature values dropped in training; less where few carry a row
 
     # Objective (MPA)
     aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none

@@ -85,6 +85,11 @@ class HashModel(CodeModel, network=FIRST_NETWORK):
         projection = cast(Projection, self.projections[modality])
         return [[*projection.layers, self.heads, nn.Tanh()]]
 
+    def limit_input_dropout(self, modality: Modality, share: float) -> None:
+        """Drop at most this fraction of the feature values of one modality in training."""
+        drop = cast(Projection, self.projections[modality]).drop
+        drop.p = min(drop.p, share)
+
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """(n, d_m) features -> (n, d) shared feature."""
         return self.projections[modality](features)  # type: ignore[no-any-return]

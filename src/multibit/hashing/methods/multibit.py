@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from multibit.codes.items import MODALITIES
 from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError
 from multibit.features import Pairs
 from multibit.hashing.bits import plan_blocks
+from multibit.hashing.layers import scale_rows
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
@@ -21,6 +25,8 @@ from multibit.hashing.targets import build_targets
 from multibit.relation import RelationTeacher, teacher_class
 
 TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
+DROPPED = 0.1  # largest relative deviation of a row's product with itself by input dropout
+DROPOUT_ROWS = 4096  # that tell how many values of the features carry a row
 
 
 class MultiBit(Learner):
@@ -90,7 +96,7 @@ def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> 
     dimensions = training.image.shape[1], training.text.shape[1]
     with seeded(settings.seed):
         try:
-            return HashModel(
+            model = HashModel(
                 *dimensions, blocks, settings.hidden, settings.dimension, settings.dropout, settings.input_dropout
             )
         except RuntimeError as error:  # raised by torch when memory is low
@@ -100,6 +106,29 @@ def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> 
                 option="hidden",
                 hint="Reduce `hidden` or `dimension`.",
             ) from None
+    for modality in MODALITIES:
+        model.limit_input_dropout(modality, bounded_dropout(settings.input_dropout, training.features(modality)))
+    return model
+
+
+def bounded_dropout(share: float, features: NDArray[np.float32]) -> float:
+    """The fraction of the values of one modality to drop: less than asked where a few of them carry a row.
+
+    To drop a fraction p of the values x of a row, and scale the others by 1/(1-p), changes the product of the row with
+    itself by a relative standard deviation of sqrt(p/(1-p) sum x^4 / (sum x^2)^2). This is kept below `DROPPED`: the
+    features of an encoder are far from it, but a topic vector of ten values can lose the one that says what it is.
+
+    Args:
+        share: in [0, 1), the largest fraction. features: (n, d) of the training items, of which some are looked at.
+
+    Example:
+        >>> bounded_dropout(0.2, np.ones((5, 400), np.float32)), round(bounded_dropout(0.2, np.eye(5, 400)), 4)
+        (0.2, 0.0099)
+    """
+    few = np.asarray(features[:: max(1, len(features) // DROPOUT_ROWS)], np.float32)
+    rows = scale_rows(torch.from_numpy(few)).double()  # squares sum to d
+    concentration = float((rows.pow(4).sum(dim=1) / rows.shape[1] ** 2).mean())
+    return min(share, DROPPED**2 / (DROPPED**2 + concentration))
 
 
 ONE_HEAD = {"allocation": "single", "scale_weight": 0.0}

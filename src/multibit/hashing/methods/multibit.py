@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from multibit.codes.items import MODALITIES
 from multibit.config import PRESETS, Config
@@ -21,10 +21,11 @@ from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
-from multibit.hashing.targets import build_targets
+from multibit.hashing.targets import build_targets, content_rows
 from multibit.relation import RelationTeacher, teacher_class
 
 TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
+DROPOUT_ITEMS = 2500  # training items up to which all of the hidden dropout applies; of more it is in proportion less
 DROPPED = 0.1  # largest relative deviation of a row's product with itself by input dropout
 DROPOUT_ROWS = 4096  # that tell how many values of the features carry a row
 
@@ -50,7 +51,8 @@ class MultiBit(Learner):
             settings = settings.override({"scale_weight": 0.0})
         self.settings = settings
         self.model = build_model(training, teacher, settings)
-        self.targets = build_targets(teacher, training.labels, own_scales)
+        content = content_rows(training.mean_text) if settings.content_weight else None
+        self.targets = build_targets(teacher, training.labels, own_scales, content, settings.content_weight)
         self.objective = Objective(settings, self.model.blocks, tuple(teacher.rho))
         self.parts = self.objective.names
 
@@ -66,12 +68,8 @@ class MultiBit(Learner):
 
     def optimizers(self, steps: int) -> list[Descent]:
         """Adam, with a larger learning rate for the temperatures, which start far from their final values."""
-        rate = self.settings.learning_rate
-        groups: list[dict[str, Any]] = [{"params": [*self.model.parameters(), *self.targets.parameters()]}]
-        if temperatures := list(self.objective.parameters()):
-            groups.append({"params": temperatures, "lr": TEMPERATURE_STEP * rate})
-        optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
-        return [Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))]
+        trained = [*self.model.parameters(), *self.targets.parameters()]
+        return [temperature_descent(trained, self.objective.parameters(), self.settings, steps)]
 
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Rank the batch by every prefix and every block, and follow the teacher."""
@@ -86,19 +84,34 @@ class MultiBit(Learner):
         return parts.values  # type: ignore[no-any-return]
 
 
+def temperature_descent(
+    weights: Iterable[nn.Parameter], temperatures: Iterable[nn.Parameter], settings: Config, steps: int
+) -> Descent:
+    """Adam with a cosine schedule, and a larger learning rate for the temperatures."""
+    rate = settings.learning_rate
+    groups: list[dict[str, Any]] = [{"params": list(weights)}]
+    if found := list(temperatures):
+        groups.append({"params": found, "lr": TEMPERATURE_STEP * rate})
+    optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+    return Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))
+
+
 def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> HashModel:
-    """A new model for these features, initialised from the seed, with blocks allocated by the teacher's weights.
+    """A new model for these features, with blocks allocated by the teacher's weights; see `new_model`."""
+    return new_model(training, plan_blocks(teacher.rho, settings), settings)
+
+
+def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> HashModel:
+    """A new model for these features, initialised from the seed.
 
     Raises:
         ConfigError: the network does not fit into memory.
     """
-    blocks = plan_blocks(teacher.rho, settings)
     dimensions = training.image.shape[1], training.text.shape[1]
+    dropout = settings.dropout * min(1.0, DROPOUT_ITEMS / len(training))
     with seeded(settings.seed):
         try:
-            model = HashModel(
-                *dimensions, blocks, settings.hidden, settings.dimension, settings.dropout, settings.input_dropout
-            )
+            model = HashModel(*dimensions, blocks, settings.hidden, settings.dimension, dropout, settings.input_dropout)
         except RuntimeError as error:  # raised by torch when memory is low
             first = str(error).splitlines()[0]
             raise ConfigError(

@@ -163,10 +163,10 @@ MULTIBIT_METHODS = (
         _method(
             "multibit-plus",
             "MultiBit+",
-            "multibit with rankings of the binary codes, between and within modalities, consistent over lengths",
+            "multibit with rankings of the binary codes, consistent over lengths, that follow labels and content",
             {
-                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0,
-                "dropout": 0.2, "input_dropout": 0.2,
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0, "content_weight": 0.1,
+                "item_weight": 0.1, "dropout": 0.4, "input_dropout": 0.2,
             },
         ),
         _method(

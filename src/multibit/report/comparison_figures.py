@@ -114,7 +114,7 @@ def _ap_differences_caption(study: Study) -> str:
 
 
 def _training(study: Study) -> Figure:
-    figure, (loss, score) = panels_of(["Training loss, relative to the first epoch", "Validation mean mAP or recall (%)"])
+    figure, (loss, score) = panels_of(["Training loss, relative to the first epoch", "Validation mAP or recall (%)"])
     for number, run in enumerate(study.runs):
         for bits in dict.fromkeys(row.get("bits", 0) for row in run.history):
             rows = [row for row in run.history if row.get("bits", 0) == bits]

@@ -18,7 +18,7 @@ from multibit.hashing.learner import Batch, Descent, Learner
 from multibit.hashing.linear_codes import solver_features
 from multibit.hashing.methods.base import Method
 from multibit.hashing.methods.cca import CcaSettings, canonical_variates
-from multibit.hashing.methods.multibit import new_model, temperature_descent
+from multibit.hashing.methods.multibit import batch_codes, new_model, temperature_descent
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
 
@@ -64,7 +64,7 @@ class Free(Learner):
         """Rank the batch by every prefix, and follow the teacher."""
         content, own = self.content[batch.rows], self.settings.own_weight
         teacher = (1 - own) * content @ content.T + own * torch.eye(len(content), device=content.device)
-        parts = self.objective(self.model(batch.image, "image"), self.model(batch.text, "text"), teacher[None])
+        parts = self.objective(*batch_codes(self.model, batch, self.settings.precision), teacher[None])
         descents[0].step(parts.total)
         return parts.values  # type: ignore[no-any-return]
 

@@ -26,7 +26,7 @@ from multibit.relation import RelationTeacher, teacher_class
 
 TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
 DROPOUT_ITEMS = 2500  # training items up to which all of the hidden dropout applies; of more it is in proportion less
-DROPPED = 0.1  # largest relative deviation of a row's product with itself by input dropout
+DROPPED = 0.1  # largest relative deviation of a row's product with itself by dropout of its values
 DROPOUT_ROWS = 4096  # that tell how many values of the features carry a row
 
 
@@ -73,15 +73,19 @@ class MultiBit(Learner):
 
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Rank the batch by every prefix and every block, and follow the teacher."""
-        with torch.autocast(batch.image.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
-            h_image = self.model(batch.image, "image")  # (b, B_max)
-            h_text = self.model(batch.text, "text")  # (b, B_max)
-        h_image, h_text = h_image.float(), h_text.float()  # rankings are compared in single precision
+        h_image, h_text = batch_codes(self.model, batch, self.settings.precision)
         related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
         parts = self.objective(h_image, h_text, self.targets(batch.rows), related)
         pull = self.targets.pull()
         descents[0].step(parts.total if pull is None else parts.total + pull)
         return parts.values  # type: ignore[no-any-return]
+
+
+def batch_codes(model: HashModel, batch: Batch, precision: str) -> tuple[Tensor, Tensor]:
+    """Relaxed codes (b, B_max) of the images and texts of a batch, in single precision, in which they are compared."""
+    with torch.autocast(batch.image.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        image, text = model(batch.image, "image"), model(batch.text, "text")
+    return image.float(), text.float()
 
 
 def temperature_descent(
@@ -120,28 +124,28 @@ def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> Has
                 hint="Reduce `hidden` or `dimension`.",
             ) from None
     for modality in MODALITIES:
-        model.limit_input_dropout(modality, bounded_dropout(settings.input_dropout, training.features(modality)))
+        model.limit_dropout(modality, dropout_bound(training.features(modality)))
     return model
 
 
-def bounded_dropout(share: float, features: NDArray[np.float32]) -> float:
-    """The fraction of the values of one modality to drop: less than asked where a few of them carry a row.
+def dropout_bound(features: NDArray[np.float32]) -> float:
+    """The largest fraction of values to drop of one modality: small where a few values carry a row.
 
     To drop a fraction p of the values x of a row, and scale the others by 1/(1-p), changes the product of the row with
     itself by a relative standard deviation of sqrt(p/(1-p) sum x^4 / (sum x^2)^2). This is kept below `DROPPED`: the
     features of an encoder are far from it, but a topic vector of ten values can lose the one that says what it is.
 
     Args:
-        share: in [0, 1), the largest fraction. features: (n, d) of the training items, of which some are looked at.
+        features: (n, d) of the training items, of which some are looked at.
 
     Example:
-        >>> bounded_dropout(0.2, np.ones((5, 400), np.float32)), round(bounded_dropout(0.2, np.eye(5, 400)), 4)
-        (0.2, 0.0099)
+        >>> round(dropout_bound(np.ones((5, 300), np.float32)), 4), round(dropout_bound(np.eye(5, 300)), 4)
+        (0.75, 0.0099)
     """
     few = np.asarray(features[:: max(1, len(features) // DROPOUT_ROWS)], np.float32)
     rows = scale_rows(torch.from_numpy(few)).double()  # squares sum to d
     concentration = float((rows.pow(4).sum(dim=1) / rows.shape[1] ** 2).mean())
-    return min(share, DROPPED**2 / (DROPPED**2 + concentration))
+    return DROPPED**2 / (DROPPED**2 + concentration)
 
 
 ONE_HEAD = {"allocation": "single", "scale_weight": 0.0}

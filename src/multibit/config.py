@@ -217,8 +217,8 @@ class Config(EpochSettings):
     allocation: str = "quadrature"  # of the bits to the scales: by their weights, uniform, or one single block
     hidden: int = 1280  # width of the hidden layer of each modality's projection
     dimension: int = 512  # d, width of the shared feature before the heads
-    dropout: float = 0.0  # fraction of hidden units dropped in training
-    input_dropout: float = 0.0  # fraction of feature values dropped in training
+    dropout: float = 0.0  # largest fraction of hidden units dropped in training; less with many training items
+    input_dropout: float = 0.0  # largest fraction of feature values dropped in training; less where few carry a row
 
     # Objective (MPA)
     aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none
@@ -227,6 +227,9 @@ class Config(EpochSettings):
     quantization_weight: float = 0.0  # weight of the quantisation term in the standard objective
     binary_weight: float = 0.0  # weight of the same rankings of the signs, each with a trained temperature
     within_weight: float = 0.0  # weight of the rankings of the signs within each modality
+    content_weight: float = 0.0  # share of the content in the teacher: the cosine of two items' texts
+    item_weight: float = 0.0  # weight of telling an item from those alike by the bits that only the longest code has
+    alike: float = 0.5  # score of the teacher from which two items are alike
     consistency_weight: float = 0.0  # weight of 1 - correlation of similarities at a shorter length and the longest
     teacher_temperature: float = 0.2  # T_t
     student_temperature: float = 0.1  # T_s
@@ -247,7 +250,7 @@ class Config(EpochSettings):
         "precision": ("float32", "bfloat16"),
     }
     POSITIVE = ("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
-    SHARES = ("dropout", "input_dropout")
+    SHARES: ClassVar[tuple[str, ...]] = ("dropout", "input_dropout", "content_weight")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -309,7 +312,7 @@ class Config(EpochSettings):
         if not (self.scale_weight or self.standard_weight):
             problem = "none leaves nothing to train when scale_weight and standard_weight are 0."
             raise ConfigError(problem, option="aligned")
-        for name in ("binary_weight", "within_weight", "consistency_weight"):
+        for name in ("binary_weight", "within_weight", "consistency_weight", "item_weight"):
             if getattr(self, name):
                 raise ConfigError(f"must be 0 when aligned is none, got {getattr(self, name)}.", option=name)
 

@@ -25,6 +25,7 @@ MADE_BY = (
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 Length = Annotated[str, msgspec.Meta(pattern="^[0-9]{0,4}$")]
 """A code length as a key of JSON; "" for a model of all lengths."""
@@ -44,12 +45,14 @@ class Selection:
 
     Attributes:
         epoch: the best one; that of the longest code for a model for each length. rule: how it was selected.
-        validation_mean_mAP: its score. by_length: length -> best epoch, for a model for each length.
+        validation_mean_mAP: its score. validation_recall: that of a method without labels: recall at 10 of the own
+            counterpart. by_length: length -> best epoch, for a model for each length.
     """
 
     epoch: Count
     rule: str
-    validation_mean_mAP: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # noqa: N815 - the name in the file
+    validation_mean_mAP: Share | None = None  # noqa: N815 - the name in the file
+    validation_recall: Share | None = None
     by_length: dict[Length, Count] = field(default_factory=dict)
 
     def __str__(self) -> str:

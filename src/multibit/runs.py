@@ -108,12 +108,13 @@ class Run:
             DataError: `folder` holds a finished run, or the split does not fit the store; and as `train`.
         """
         folder = Path(folder)
+        require_split_fits(split, len(store))
         if config is None:
-            chosen, config = configure(method, preset, settings)
+            labelled = bool(store.dataset.label_rows[split.train].any())
+            chosen, config = configure(method, preset, settings, labels=labelled)
             method, preset, settings = chosen.name, None, {}
         if (folder / "run.json").exists():
             return cls._completed(folder, store, split, config)
-        require_split_fits(split, len(store))
         training, validation = store.take(split.train), store.take(split.validation)
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
         with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
@@ -365,7 +366,9 @@ def _write(
         temporary.write_text("".join(json.dumps(row) + "\n" for row in state.history), encoding="utf-8")
     by_length = {str(bits): each.best_epoch for bits, each in state.by_length.items()}
     seconds = {str(bits): each.seconds for bits, each in state.by_length.items()} or {"": state.seconds}
-    rule = "largest validation mean mAP" if scored else "last epoch, no validation rows"
+    measure = result.method.measure
+    rule = f"largest validation mean {measure}" if scored else "last epoch, no validation rows"
+    score = {{"mAP": "validation_mean_mAP", "recall": "validation_recall"}[measure]: state.best_score} if scored else {}
     RunRecord(
         config=result.config.to_dict(),
         model=result.model.fingerprint(),
@@ -376,7 +379,7 @@ def _write(
         data=store.fingerprint(),
         dataset=DatasetRecord(len(store), store.dataset.fingerprint()),
         features=portable_path(store.source, folder) if store.source else None,
-        selection=Selection(state.best_epoch, rule, state.best_score if scored else None, by_length),
+        selection=Selection(state.best_epoch, rule, by_length=by_length, **score),
         versions=versions_here(),
         content="",
         blocks=list(result.model.blocks),

@@ -15,6 +15,7 @@ PRINTED = {
     "duplicates": "peak memory",
     "evaluation": "Aim: 20 x the loop",
     "extraction": "decoding alone",
+    "free": "UCCH, R@10",
     "gpu_check": "text: ",
     "index": "two readers, a writer",
     "plus": "cross-length tau-b, multibit-plus",

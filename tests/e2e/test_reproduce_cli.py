@@ -48,7 +48,9 @@ def test_each_nested_method_trains_by_its_name(name, planted_npz, tmp_path):
     printed = done("train", planted_npz, "--out", tmp_path / "run", "--method", name, *known)
     run = Run.load(tmp_path / "run")
     assert run.record.method == name
-    assert re.search(r"\nWrote .*run: 16-bit code, best epoch 1 \(largest validation mean mAP\)\n", printed)
+    assert re.search(
+        rf"\nWrote .*run: 16-bit code, best epoch 1 \(largest validation mean {METHODS[name].measure}\)\n", printed
+    )
     assert {key: run.config.to_dict()[key] for key in METHODS[name].settings} == dict(METHODS[name].settings)
 
 

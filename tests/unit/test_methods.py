@@ -23,7 +23,7 @@ PREFIXES, SCALES = ("prefix 8", "prefix 16"), ("scale 1", "scale 2")
 
 EXPECTED = {  # name -> blocks, parts of the loss
     "multibit": (QUADRATURE, (*PREFIXES, *SCALES)),
-    "multibit-plus": (QUADRATURE, (*PREFIXES, *SCALES, "binary", "within", "consistency")),
+    "multibit-plus": (QUADRATURE, (*PREFIXES, *SCALES, "binary", "within", "consistency", "item")),
     "baseline": ((16,), ("standard",)),
     "frt": ((16,), ("prefix 16", "standard")),
     "frt-sbo": (QUADRATURE, ("prefix 16", *SCALES)),

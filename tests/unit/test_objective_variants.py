@@ -100,6 +100,21 @@ def slow_within(image, text, teacher, sharpness):
     )
 
 
+def slow_item(image, text, teacher, sharpness, alike):
+    """Each query among the items alike, by the bits that only the longest code has; relaxed and binary."""
+    items, (shorter, longest) = len(image), LENGTHS[-2:]
+    total = 0.0
+    for temperature, (one, other) in zip(sharpness, ((image, text), (signs(image), signs(text))), strict=True):
+        for asking, answering in ((one, other), (other, one)):
+            for q in range(items):
+                near = [r for r in range(items) if r == q or teacher[q, r] >= alike]
+                bits = slice(shorter, longest)
+                sums = [asking[q, bits] @ answering[r, bits] / (longest - shorter) for r in near]
+                shares = softmax([exp(temperature) * each / (2 * T_STUDENT) for each in sums])
+                total -= log(shares[near.index(q)]) / items / 2
+    return total
+
+
 def slow_squared(image, text, teacher):
     """Squared error of <h_q, h_r> / B, mean over pairs, both directions."""
     items, bits = image.shape
@@ -139,6 +154,31 @@ def test_the_ranking_within_a_modality_leaves_each_item_itself_out(items):
     assert got["within"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
     plain = named(build(), image, text, teacher)["total"]
     assert got["total"] == pytest.approx(plain + 1.7 * expected, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("items", [1, 2, 6])
+@pytest.mark.parametrize("alike", [0.0, 0.5, 2.0])
+def test_an_item_is_told_from_those_alike_by_the_last_bits(alike, items):
+    image, text, teacher, _ = problem(items)
+    objective = build(item_weight=0.4, alike=alike)
+    objective.item_sharpness.data = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    got = named(objective, image, text, teacher)
+    expected = slow_item(image, text, teacher[0], [0.7, -0.4], alike)
+    assert got["item"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    plain = named(build(), image, text, teacher)["total"]
+    assert got["total"] == pytest.approx(plain + 0.4 * expected, rel=1e-6, abs=1e-12)
+    if items == 1 or alike == 2:
+        assert got["item"] == pytest.approx(0, abs=1e-12)  # nothing is alike
+
+
+def test_items_are_told_apart_only_where_a_length_is_longer_than_another():
+    image, text, teacher, _ = problem(4)
+    assert build(item_weight=0.4, aligned="longest").item_sharpness is None
+    left, right = (torch.tensor(each, requires_grad=True) for each in (image, text))
+    objective = build(item_weight=1.0, alike=0.0)
+    logits = torch.stack([a[:, 7:] @ b[:, 7:].T for a, b in ((left, right), map(straight_through, (left, right)))])
+    objective._tell_apart(logits, torch.tensor(teacher[0])).backward()
+    assert not left.grad[:, :7].any() and left.grad[:, 7:].any()
 
 
 @pytest.mark.parametrize("items", [1, 2, 6])

@@ -13,7 +13,7 @@ from multibit import Config, Run, Split, train
 from multibit.errors import MismatchError
 from multibit.hashing.loop import fit
 from multibit.hashing.methods.multibit import MultiBit
-from multibit.hashing.targets import LearnedTargets, Targets, build_targets
+from multibit.hashing.targets import LearnedTargets, Targets, build_targets, content_rows
 from multibit.relation import TEACHERS, RelationTeacher, load_teacher, teacher_class
 from multibit.relation.teachers import LearnedWeights
 
@@ -63,6 +63,29 @@ def test_targets_are_the_scores_of_the_teacher(name, labels):
     assert got.shape == (4, 5, 5) and got.dtype == torch.float32
     np.testing.assert_allclose(got[0].detach(), teacher.scores(batch, batch), atol=1e-5)
     np.testing.assert_allclose(got[1:].detach(), teacher.scale_scores(batch, batch), atol=1e-5)
+
+
+def slow_content(texts):
+    """Cosines of unit texts less their mean, pair by pair."""
+    unit = [text / (math.sqrt(float(text @ text)) or 1) for text in texts.astype(np.float64)]
+    rows = [each - sum(unit) / len(unit) for each in unit]
+    return np.array([[a @ b / (math.sqrt(a @ a * (b @ b)) or 1) for b in rows] for a in rows])
+
+
+@pytest.mark.parametrize("name", TEACHERS)
+def test_content_has_its_share_of_what_the_prefixes_follow(name, labels):
+    teacher = teacher_class(name).fit(labels, scales=3)
+    texts = np.random.default_rng(0).normal(size=(len(labels), 7)).astype(np.float32) + 1
+    got = build_targets(teacher, labels, False, content_rows(texts), 0.3)(torch.from_numpy(ROWS)).detach().numpy()
+    plain = build_targets(teacher, labels)(torch.from_numpy(ROWS)).detach().numpy()
+    content = slow_content(texts)[np.ix_(ROWS, ROWS)]
+    np.testing.assert_allclose(got[0], 0.7 * plain[0] + 0.3 * content, atol=1e-5)
+    np.testing.assert_array_equal(got[1:], plain[1:])  # the scales stay those of the labels
+
+
+def test_content_of_equal_and_of_missing_texts_is_finite():
+    assert not content_rows(np.zeros((3, 4), np.float32)).any()
+    assert np.abs(content_rows(np.ones((3, 4), np.float32))).max() <= 1
 
 
 @pytest.mark.parametrize("name", [name for name in TEACHERS if name != "learned-weights"])
@@ -134,7 +157,7 @@ def test_the_finished_teacher_carries_the_trained_weights(labels):
     assert isinstance(finished, LearnedWeights) and finished.fingerprint() != teacher.fingerprint()
     np.testing.assert_allclose(finished.mixture, softmax([0.3, -0.8, 1.1]), rtol=1e-6)
     batch = labels[ROWS]
-    trained = targets.scores(torch.from_numpy(ROWS)).detach()
+    trained = targets.scores(torch.from_numpy(ROWS)).detach().numpy()
     np.testing.assert_allclose(finished.scores(batch, batch), trained, atol=1e-5)
 
 

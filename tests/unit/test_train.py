@@ -602,7 +602,8 @@ def test_training_takes_neither_queries_nor_a_database():
     }
     assert set(inspect.signature(train).parameters) == allowed
     assert set(inspect.signature(fit).parameters) == {
-        "learner", "training", "settings", "score", "selection", "state_file", "until", "save_every", "label",
+        "learner", "training", "settings", "score", "measure", "selection", "state_file", "until",
+        "save_every", "label",
     }  # fmt: skip
     assert inspect.signature(fit).parameters["selection"].annotation == "str"  # a name for data, not the data
     features = {"image", "text", "offsets", "labels", "image_tokens", "text_tokens"}

@@ -70,7 +70,8 @@ def train(
     """Train a method: by default one model for all code lengths.
 
     It is trained on the training rows of a split; query and database rows take no part. A preset of one of the paper's
-    datasets trains the paper's method, multibit, unless --method names another. A method of one length trains a model
+    datasets trains the paper's method, multibit, unless --method names another; items without any labels train
+    multibit-free, which needs none. A method of one length trains a model
     for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
     from multibit.evaluation.protocol import common_labels_floor
@@ -84,7 +85,11 @@ def train(
     resolved = read_config(chosen, preset, config, settings, seed)
     require_writable(out, folder=True)
     store, rows = _open_split(features, split, groups, queries, training, validation)
-    echo(describe_method(chosen))
+    labelled = bool(store.dataset.label_rows[rows.train].any())
+    if not labelled:
+        chosen = read_method(method, preset, config, labels=False)
+        resolved = read_config(chosen, preset, config, settings, seed)
+    echo(describe_method(chosen, labels=labelled))
     echo(f"Split {rows.describe()}")
     if finished_before(out, store, rows, resolved, chosen.name):
         echo(f"Kept {out}: a finished run of this method with these settings, features and split")

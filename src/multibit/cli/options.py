@@ -109,8 +109,8 @@ SetOption = Annotated[
 MethodOption = Annotated[
     str | None,
     typer.Option(
-        help="Method or ablation; `multibit methods` lists them. Default: multibit-plus, with a preset of the paper's "
-        "datasets multibit."
+        help="Method or ablation; `multibit methods` lists them. Default: multibit-plus, without any labels "
+        "multibit-free, with a preset of the paper's datasets multibit."
     ),
 ]
 DemoMethodOption = Annotated[str, typer.Option(help="Method or ablation; `multibit methods` lists them.")]
@@ -156,8 +156,8 @@ def show(table: Table) -> None:
     print_table(table, stdout())
 
 
-def read_method(name: str | None, preset: str | None, file: Path | None) -> Method:
-    """The named method, else that of the preset, which a settings file can name."""
+def read_method(name: str | None, preset: str | None, file: Path | None, *, labels: bool = True) -> Method:
+    """The named method, else that of the preset, which a settings file can name, or that of items without labels."""
     from multibit.config import preset_of
     from multibit.hashing.methods import choose_method
 
@@ -165,13 +165,15 @@ def read_method(name: str | None, preset: str | None, file: Path | None) -> Meth
         raise ConfigError(
             "cannot be combined with --config.", option="preset", hint="A settings file can name its preset."
         )
-    return choose_method(name, preset_of(file) if file else preset)
+    return choose_method(name, preset_of(file) if file else preset, labels=labels)
 
 
-def describe_method(method: Method) -> str:
-    """Which method is trained, and how to train the paper's."""
+def describe_method(method: Method, *, labels: bool = True) -> str:
+    """Which method is trained, and how to train the paper's, which needs labels."""
     from multibit.hashing.methods import PAPER_METHOD
 
+    if not labels:
+        return f"Method {method.name}; no training item has a label"
     if method.name == PAPER_METHOD:
         return f"Method {method.name}, the paper's"
     return f"Method {method.name}; the paper's is --method {PAPER_METHOD}"

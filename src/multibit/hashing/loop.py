@@ -37,7 +37,7 @@ class TrainingState:
     Attributes:
         epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
         learner: its state dictionary. descents: those of its optimisers and schedules.
-        history: one row per epoch: mean of each part of the objective, learning rate, validation mAP if scored.
+        history: one row per epoch: mean of each part of the objective, learning rate, validation score if scored.
         seconds: of the epochs so far. by_length: length -> state of its model, for a method with a model for each.
     """
 
@@ -61,6 +61,7 @@ def fit(
     settings: EpochSettings,
     score: Score | None,
     *,
+    measure: str = "mAP",
     selection: str = "",
     state_file: Path | None = None,
     until: int | None = None,
@@ -73,6 +74,7 @@ def fit(
         learner: made from the training pairs, on the device to train on.
         training: n >= 2 pairs. settings: of the training.
         score: quality after each epoch; the best epoch is kept. None keeps the last epoch.
+        measure: what the score is, in the history and in the progress bar.
         selection: fingerprint of the data that `score` uses, so that scores of different data are never compared.
         state_file: of the training state; if it exists, training resumes from it, bit-identical on a CPU.
         until: stop after this epoch. The learning rates follow the schedule of all epochs, so that a later call resumes
@@ -115,9 +117,9 @@ def fit(
             state.epoch = epoch
             _record(state, learner.parts, means, rate)
             _require_codes(learner.model, training, epoch)
-            _keep_best(state, learner, None if score is None else score(learner.model))
+            _keep_best(state, learner, None if score is None else score(learner.model), measure)
             state.seconds += time.monotonic() - begun
-            advance(1, note=_note(state))
+            advance(1, note=_note(state, measure))
             if state_file and (time.monotonic() >= due or epoch == last):
                 begun = time.monotonic()
                 _save_state(state_file, identity, state, learner, descents)
@@ -203,10 +205,10 @@ def _require_codes(model: CodeModel, training: Pairs, epoch: int) -> None:
             )
 
 
-def _keep_best(state: TrainingState, learner: Learner, score: float | None) -> None:
+def _keep_best(state: TrainingState, learner: Learner, score: float | None, measure: str) -> None:
     """Keep the weights if they score better than all earlier epochs; always keep them without a score."""
     if score is not None:
-        state.history[-1]["validation_mAP"] = score
+        state.history[-1][f"validation_{measure}"] = score
     if score is None or score > state.best_score:
         state.best_score, state.best_epoch = state.best_score if score is None else score, state.epoch
         state.best = {
@@ -216,12 +218,12 @@ def _keep_best(state: TrainingState, learner: Learner, score: float | None) -> N
         }
 
 
-def _note(state: TrainingState) -> str:
+def _note(state: TrainingState, measure: str) -> str:
     last = state.history[-1]
     loss = f"loss {last['total']:.3f}"
-    if "validation_mAP" not in last:
+    if f"validation_{measure}" not in last:
         return loss
-    return f"{loss}, mAP {last['validation_mAP']:.3f} (best {state.best_score:.3f})"
+    return f"{loss}, {measure} {last[f'validation_{measure}']:.3f} (best {state.best_score:.3f})"
 
 
 def _save_state(path: Path, identity: str, state: TrainingState, learner: Learner, descents: Sequence[Descent]) -> None:

@@ -85,6 +85,12 @@ class HashModel(CodeModel, network=FIRST_NETWORK):
         projection = cast(Projection, self.projections[modality])
         return [[*projection.layers, self.heads, nn.Tanh()]]
 
+    def limit_dropout(self, modality: Modality, share: float) -> None:
+        """Drop at most this fraction of the feature values and of the hidden units of one modality in training."""
+        for layer in self.projections[modality].modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = min(layer.p, share)
+
     def embed(self, features: Tensor, modality: Modality) -> Tensor:
         """(n, d_m) features -> (n, d) shared feature."""
         return self.projections[modality](features)  # type: ignore[no-any-return]

@@ -30,13 +30,15 @@ class Objective(nn.Module):
     With `binary_weight` the prefixes of the stored binary codes follow g* too, and with `within_weight` those within
     each modality. The ranking of a short binary code cannot be as sharp as its teacher, so each of these rankings has
     its own temperature, trained with the codes. With `consistency_weight` the similarities of a query at the shorter
-    prefixes are correlated with those at the longest.
+    prefixes are correlated with those at the longest. With `item_weight` the bits that only the longest code has tell
+    an item from those alike, which the labels do not.
 
     Attributes:
         names: of the parts: "prefix 16", ..., "scale 1", ..., then the enabled extra terms, then "prefix", "scale",
             "total".
         sharpness: (2, prefixes) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between
             and within modalities; None where neither is enabled.
+        item_sharpness: (2,) the same of telling items apart, by relaxed and by binary codes; None where not enabled.
 
     Example:
         >>> objective = Objective(Config(lengths=(2, 4), scales=2), blocks=(3, 1), rho=(2.0, 1.0))
@@ -67,6 +69,7 @@ class Objective(nn.Module):
             "binary": config.binary_weight,
             "within": config.within_weight,
             "consistency": config.consistency_weight if self.prefixes > 1 else 0.0,
+            "item": config.item_weight if self.prefixes > 1 else 0.0,
         }
         self.extras = {name: weight for name, weight in extras.items() if weight}
         self.names = (
@@ -79,8 +82,9 @@ class Objective(nn.Module):
         rho_bar = torch.tensor(rho[: len(scales)]) / sum(rho)
         self.register_buffer("weights", torch.cat([beta, config.scale_weight * rho_bar]), persistent=False)
         self.register_buffer("shares", torch.cat([beta, rho_bar]), persistent=False)
-        binary = self.extras.keys() - {"standard"}
+        binary = self.extras.keys() - {"standard", "item"}
         self.sharpness = nn.Parameter(torch.zeros(2, self.prefixes)) if binary else None
+        self.item_sharpness = nn.Parameter(torch.zeros(2)) if "item" in self.extras else None
 
     def forward(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
         """Compare the code rankings of a batch with the teacher's.
@@ -104,21 +108,49 @@ class Objective(nn.Module):
         if "standard" in self.extras:
             assert related is not None  # the loop passes it if the weight is set
             extras["standard"] = standard_loss(image, text, related, self.config.quantization_weight)
-        if self.sharpness is None:
-            return extras
         signs = straight_through(image), straight_through(text)
-        between, within = self.sharpness.to(image).exp()[:, :, None, None]  # (prefixes, 1, 1) each
+        if self.sharpness is not None:
+            extras |= self._binary_terms(signs, teacher, self.sharpness.to(image).exp()[:, :, None, None])
+        if self.item_sharpness is not None:
+            last = slice(*self.config.aligned_lengths[-2:])  # bits that only the longest code has
+            products = torch.stack([left[:, last] @ right[:, last].T for left, right in ((image, text), signs)])
+            extras["item"] = self._tell_apart(self.item_sharpness.to(image).exp()[:, None, None] * products, teacher[0])
+        return extras
+
+    def _binary_terms(self, signs: tuple[Tensor, Tensor], teacher: Tensor, sharpness: Tensor) -> dict[str, Tensor]:
+        """The enabled terms of the stored binary codes, by name: ().
+
+        Args:
+            signs: (b, B_max) of images and of texts. teacher: as in `forward`. sharpness: (2, prefixes, 1, 1).
+        """
+        terms, (between, within) = {}, sharpness
         across = self._similarities(*signs, self.prefixes)
         if "binary" in self.extras:
-            extras["binary"] = self._weigh(self._listwise(between * across, teacher))
+            terms["binary"] = self._weigh(self._listwise(between * across, teacher))
         if "within" in self.extras:
             own = [within * self._similarities(each, each, self.prefixes) for each in signs]
-            extras["within"] = self._weigh(
+            terms["within"] = self._weigh(
                 self._among_themselves(own[0], teacher) + self._among_themselves(own[1], teacher)
             )
         if "consistency" in self.extras:  # lengths ascend
-            extras["consistency"] = disagreement(across[:-1], across[-1:].detach())
-        return extras
+            terms["consistency"] = disagreement(across[:-1], across[-1:].detach())
+        return terms
+
+    def _tell_apart(self, products: Tensor, teacher: Tensor) -> Tensor:
+        """Cross-entropy of the own counterpart of each query among the items alike, both directions: ().
+
+        Items that the teacher tells from the query are left out, so that this does not push against its ranking.
+
+        Args:
+            products: (2, b, b) of some bits of the relaxed and of the binary codes, image rows, text columns.
+            teacher: (b, b) scores, symmetric.
+        """
+        shorter, longest = self.config.aligned_lengths[-2:]
+        logits = products / (2 * self.config.student_temperature * (longest - shorter))
+        own = torch.eye(len(teacher), dtype=torch.bool, device=teacher.device)
+        logits = _leave_out(logits, own | (teacher >= self.config.alike))
+        found = torch.log_softmax(logits, dim=1) + torch.log_softmax(logits, dim=2)  # both directions
+        return -found.diagonal(dim1=1, dim2=2).mean(dim=1).sum() / 2
 
     def _weigh(self, losses: Tensor) -> Tensor:
         """The weighted sum of all rankings, or of the prefixes only, which come first."""
@@ -202,7 +234,7 @@ def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
 
 
 def _leave_out(logits: Tensor, others: Tensor) -> Tensor:
-    """Logits (..., b, b) with those of an item with itself so low that their softmax is 0, but never NaN."""
+    """Logits (..., b, b) with those of the other pairs so low that their softmax is 0, but never NaN."""
     return logits.masked_fill(~others, torch.finfo(logits.dtype).min / 4)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ class Targets(nn.Module):
     Args:
         teacher: fitted to the training labels. labels: (n, C) of the training items.
         own_scales: g_l at the nodes of g* instead of those of the bit budget.
+        content: (n, d) rows whose products say how alike two items are beyond their labels; see `content_rows`.
+        share: of the content in the scores that follow g*: (1 - share) g* + share content.
 
     Example:
         >>> labels = np.array([[1, 0], [1, 1], [0, 1]], np.uint8)
@@ -31,10 +33,19 @@ class Targets(nn.Module):
 
     integrated: Tensor  # (n, E) rows of g*
     scales: Tensor  # (M, n, C) rows of each g_l
+    content: Tensor | None  # (n, d)
 
-    def __init__(self, teacher: RelationTeacher, labels: NDArray[np.uint8], own_scales: bool = False) -> None:
+    def __init__(
+        self,
+        teacher: RelationTeacher,
+        labels: NDArray[np.uint8],
+        own_scales: bool = False,
+        content: NDArray[np.float32] | None = None,
+        share: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.teacher = teacher
+        self.teacher, self.share = teacher, share
+        self.register_buffer("content", None if content is None else torch.from_numpy(content), persistent=False)
         scales = np.stack([teacher.heat(labels, tau) for tau in (teacher.nodes[0] if own_scales else teacher.tau)])
         self.register_buffer("integrated", _tensor(teacher.embed(labels)), persistent=False)
         self.register_buffer("scales", _tensor(scales), persistent=False)
@@ -42,6 +53,9 @@ class Targets(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """(b,) training rows -> (1+M, b, b), symmetric."""
         g = self.scores(rows)  # (b, b)
+        if self.content is not None:
+            own = self.content[rows]
+            g = (1 - self.share) * g + self.share * own @ own.T
         e = self.scales[:, rows]  # (M, b, C)
         return torch.cat([g[None], e @ e.mT])
 
@@ -70,8 +84,8 @@ class LearnedTargets(Targets):
     log_heat: Tensor  # (M, C) -tau_l lambda
     prior: Tensor  # (M,) quadrature weights, summing to 1
 
-    def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8], own_scales: bool = False) -> None:
-        super().__init__(teacher, labels, own_scales)
+    def __init__(self, teacher: LearnedWeights, labels: NDArray[np.uint8], *others: Any) -> None:
+        super().__init__(teacher, labels, *others)
         eigenvalues, eigenvectors = teacher.spectrum
         tau, rho = teacher.nodes
         self.register_buffer("signal", _tensor((labels * teacher.graph.specificity) @ eigenvectors), persistent=False)
@@ -98,11 +112,23 @@ class LearnedTargets(Targets):
         return replace(t, learned=weights)
 
 
-def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8], own_scales: bool = False) -> Targets:
+def build_targets(teacher: RelationTeacher, labels: NDArray[np.uint8], *others: Any) -> Targets:
     """The targets that fit a teacher; the arguments are those of `Targets`."""
     if isinstance(teacher, LearnedWeights):
-        return LearnedTargets(teacher, labels, own_scales)
-    return Targets(teacher, labels, own_scales)
+        return LearnedTargets(teacher, labels, *others)
+    return Targets(teacher, labels, *others)
+
+
+def content_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Unit rows of features (n, d) less their mean, at unit length again: products are cosines of what items differ in.
+
+    Example:
+        >>> content_rows(np.array([[5, 0], [0, 2]], np.float32)).round(3)
+        array([[ 0.707, -0.707],
+               [-0.707,  0.707]], dtype=float32)
+    """
+    unit = functional.normalize(torch.from_numpy(features).double(), dim=1)
+    return functional.normalize(unit - unit.mean(dim=0), dim=1).float().numpy()
 
 
 def _tensor(array: NDArray[np.float64]) -> Tensor:

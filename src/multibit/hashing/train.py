@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from multibit.codes.items import DIRECTIONS
 from multibit.config import EpochSettings, Settings
 from multibit.errors import ConfigError, DataError, require_kind
+from multibit.evaluation.pair_recall import pair_recall
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
 from multibit.files import fingerprint
@@ -34,6 +36,8 @@ from multibit.hashing.methods import Method, choose_method, method_of, pooled_va
 from multibit.hashing.threads import chosen_threads, on_threads
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
+
+RECALLED = 10  # first ranks in which a method without labels looks for the own counterpart
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +79,15 @@ def train(
     """Train a method, by default one nested model that follows a relation teacher, and keep its best epoch.
 
     The best epoch has the largest validation mAP (validation pairs as queries, training pairs as database), averaged
-    over both directions and all lengths; without validation pairs the last epoch is kept.
+    over both directions and all lengths; of a method that reads no labels the largest recall at 10 of the own
+    counterpart among the validation pairs. Without validation pairs the last epoch is kept.
 
     Args:
         training: n >= 2 pairs. validation: to select the epoch.
         config: the complete settings; those of `method` and `preset`, changed by `settings`, when None.
         method: name of the method; `METHODS` lists all. With a config of MultiBit it can be left out. When None,
-            "multibit-plus", or with the preset of one of the paper's datasets the paper's method, "multibit".
+            "multibit-plus", "multibit-free" where no training pair has a label, or with the preset of one of the
+            paper's datasets the paper's method, "multibit".
         preset: the paper's settings for a dataset, one of `PRESETS`.
         device: "cpu" or "cuda". state_file: of the training state, from which an interrupted training is resumed.
         until: stop after this epoch; with a state file, a later call resumes as if there had been no stop.
@@ -106,7 +112,7 @@ def train(
     for name, pairs in (("training", training), ("validation", validation)):
         if pairs is not None:
             require_kind(pairs, Pairs, name, "Take them from features, by a split: store.take(split.train).")
-    chosen, resolved = _resolve(config, method, preset, settings)
+    chosen, resolved = _resolve(config, method, preset, settings, labels=bool(training.labels.any()))
     chosen.require_storable(resolved)
     check_device(device)
     state_path = None if state_file is None else Path(state_file)
@@ -126,24 +132,27 @@ def state_files(path: Path) -> list[Path]:
     return sorted([*path.parent.glob(path.name), *path.parent.glob(f"{path.stem}-*{path.suffix}")])
 
 
-def configure(method: str | None, preset: str | None, settings: Mapping[str, Any]) -> tuple[Method, Settings]:
+def configure(
+    method: str | None, preset: str | None, settings: Mapping[str, Any], *, labels: bool = True
+) -> tuple[Method, Settings]:
     """A method and its settings: those of a preset, changed by the method, then by single settings.
 
     Args:
         method: name; chosen by the preset when None. preset: "default" when None. settings: override both.
+        labels: whether any training item has a label.
 
     Raises:
         ConfigError: an unknown method, preset or setting, or one out of range.
     """
-    chosen = choose_method(method, preset)
+    chosen = choose_method(method, preset, labels=labels)
     return chosen, chosen.config(preset=preset).override(settings)
 
 
 def _resolve(
-    config: Settings | None, method: str | None, preset: str | None, settings: Mapping[str, Any]
+    config: Settings | None, method: str | None, preset: str | None, settings: Mapping[str, Any], *, labels: bool
 ) -> tuple[Method, Settings]:
     if config is None:
-        return configure(method, preset, settings)
+        return configure(method, preset, settings, labels=labels)
     if preset is not None or settings:
         given = ", ".join([*(["preset"] if preset else []), *settings])
         raise ConfigError(f"got a complete config and {given}: pass only one of them.", option="config")
@@ -163,7 +172,7 @@ def _train_one(
 ) -> Training:
     """One model for all lengths of the settings."""
     _require_inputs(method, training, validation)
-    score, selection = _selection(training, validation, settings)
+    score, selection = _selection(method, training, validation, settings)
     if method.fit is not None:
         begun = time.monotonic()
         model = method.fit(training, settings)
@@ -180,8 +189,8 @@ def _train_one(
     threads = chosen_threads(min(settings.batch_size, len(training)), columns, hidden) if device == "cpu" else None
     with on_threads(threads or torch.get_num_threads()):
         state = fit(
-            learner, training, settings, score, selection=selection, state_file=state_file, until=until,
-            save_every=save_every, label=label,
+            learner, training, settings, score, measure=method.measure, selection=selection, state_file=state_file,
+            until=until, save_every=save_every, label=label,
         )  # fmt: skip
         return Training(learner.model.to("cpu"), learner.teacher, settings, state, method, torch.get_num_threads())
 
@@ -284,7 +293,7 @@ def _require_inputs(method: Method, training: Pairs, validation: Pairs | None) -
 
 
 def _selection(
-    training: Pairs, validation: Pairs | None, settings: Settings
+    method: Method, training: Pairs, validation: Pairs | None, settings: Settings
 ) -> tuple[Callable[[CodeModel], float] | None, str]:
     """The score that selects the epoch, and the fingerprint of the data that it uses.
 
@@ -298,6 +307,8 @@ def _selection(
         raise DataError(
             f"{columns[0]} label columns, the training pairs have {columns[1]}.", option="validation", field="labels"
         )
+    if not method.labels:
+        return partial(_recall, validation=validation, lengths=settings.lengths), fingerprint(*validation.arrays)
     if not (validation.labels.astype(np.int64) @ training.labels.T.astype(np.int64)).any():
         raise DataError(
             f"none of the {len(validation)} rows shares a label with a training row, so they cannot select an epoch.",
@@ -309,3 +320,17 @@ def _selection(
         return selection_score(encode(model, validation), encode(model, training), settings.lengths)
 
     return score, fingerprint(*validation.arrays)
+
+
+def _recall(model: CodeModel, validation: Pairs, lengths: Sequence[int]) -> float:
+    """Mean recall at `RECALLED` of the own counterpart among the validation pairs, over directions and lengths."""
+    coded = encode(model, validation)
+    return float(
+        np.mean(
+            [
+                pair_recall(coded.at(bits).codes(asked), coded.at(bits).codes(searched), RECALLED, bits)
+                for asked, searched in DIRECTIONS.values()
+                for bits in lengths
+            ]
+        )
+    )

@@ -160,7 +160,7 @@ class Reproduction:
         found = find_method(method)
         config = found.config(self.config, self.subject.column).override({"seed": seed, **settings})
         # Variants of MultiBit with the same settings are one run, whatever their names.
-        variant = [] if found.lengths == "nested" and isinstance(config, Config) else [method]
+        variant = [] if found.lengths == "nested" and type(config) is Config else [method]
         parts = (*variant, config.changes(), self.store.fingerprint(), self.split.fingerprint(), self.device)
         folder = subfolder(self.folder, "runs") / fingerprint(*parts)
         return self.remember(("run", folder), lambda: self._open_or_train(method, config, folder))

@@ -114,12 +114,13 @@ def _ap_differences_caption(study: Study) -> str:
 
 
 def _training(study: Study) -> Figure:
-    figure, (loss, score) = panels_of(["Training loss, relative to the first epoch", "Validation mean mAP (%)"])
+    figure, (loss, score) = panels_of(["Training loss, relative to the first epoch", "Validation mAP or recall (%)"])
     for number, run in enumerate(study.runs):
         for bits in dict.fromkeys(row.get("bits", 0) for row in run.history):
             rows = [row for row in run.history if row.get("bits", 0) == bits]
             epochs, total = [row["epoch"] for row in rows], np.array([row["total"] for row in rows])
-            scored = [(row["epoch"], 100 * row["validation_mAP"]) for row in rows if "validation_mAP" in row]
+            scores = [row.get("validation_mAP", row.get("validation_recall")) for row in rows]
+            scored = [(epoch, 100 * each) for epoch, each in zip(epochs, scores, strict=True) if each is not None]
             name = f"{run.name}, {bits:.0f} bits" if bits else run.name
             scale = abs(total[0]) if len(total) and total[0] else 1.0
             loss.plot(epochs, total / scale, color=color_of(number), label=name)

@@ -15,6 +15,7 @@ from multibit.hashing.methods.dpbe import DPBE
 from multibit.hashing.methods.dpsih import DPSIH, DPSIH_POOLED, DPSIH_SINGLE
 from multibit.hashing.methods.dssh import DSSH
 from multibit.hashing.methods.dsth import DSTH
+from multibit.hashing.methods.free import MULTIBIT_FREE
 from multibit.hashing.methods.multibit import MULTIBIT_METHODS
 from multibit.hashing.methods.rcmh import RCMH
 from multibit.hashing.methods.vh_abl import VH_ABL
@@ -33,11 +34,14 @@ class Methods(dict[str, Method]):
         return f"Methods({len(self)}: {', '.join(list(self)[:3])}, ...)"
 
 
-METHODS = Methods({method.name: method for method in (*MULTIBIT_METHODS, *COMPARED_METHODS)})
+METHODS = Methods({method.name: method for method in (*MULTIBIT_METHODS, MULTIBIT_FREE, *COMPARED_METHODS)})
 """Name -> method: MultiBit and its variants first."""
 
 DEFAULT_METHOD = "multibit-plus"
 """The method of `train` when none is named, in Python and on the command line."""
+
+FREE_METHOD = "multibit-free"
+"""The method of `train` for items without labels."""
 
 PAPER_METHOD = "multibit"
 """What a preset of one of the paper's data sets trains unless told otherwise."""
@@ -53,8 +57,11 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-def choose_method(name: str | None = None, preset: str | None = None) -> Method:
+def choose_method(name: str | None = None, preset: str | None = None, *, labels: bool = True) -> Method:
     """The method of a name; without a name the paper's for a preset of its data sets, else the default.
+
+    Args:
+        name, preset: as for `train`. labels: whether any training item has a label.
 
     Raises:
         ConfigError: no such method or preset.
@@ -62,10 +69,14 @@ def choose_method(name: str | None = None, preset: str | None = None) -> Method:
     Example:
         >>> choose_method().name, choose_method(preset="mirflickr").name
         ('multibit-plus', 'multibit')
+        >>> choose_method(labels=False).name
+        'multibit-free'
     """
     if preset is not None:
         require_preset(preset)
-    return find_method(name or (DEFAULT_METHOD if preset in (None, "default") else PAPER_METHOD))
+    if name is None and preset in (None, "default"):
+        name = DEFAULT_METHOD if labels else FREE_METHOD
+    return find_method(name or PAPER_METHOD)
 
 
 def published(method: Method) -> Method:
@@ -100,6 +111,6 @@ def method_of(settings: Settings, name: str | None = None) -> Method:
 
 
 __all__ = [
-    "DEFAULT_METHOD", "METHODS", "PAPER_METHOD", "Inputs", "Lengths", "Method", "choose_method", "find_method",
-    "method_of", "pooled_variant", "published",
+    "DEFAULT_METHOD", "FREE_METHOD", "METHODS", "PAPER_METHOD", "Inputs", "Lengths", "Method", "choose_method",
+    "find_method", "method_of", "pooled_variant", "published",
 ]  # fmt: skip

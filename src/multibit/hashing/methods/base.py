@@ -31,6 +31,7 @@ class Method:
             differences for it.
         learner: makes what the loop trains; None for a closed form. fit: the closed form; None for a learner.
         lengths: how its models serve several code lengths. inputs: what it reads. views: codes of an item.
+        labels: whether the training reads labels; without, the epoch is selected by pair recall.
         variant_of: name of the published method of which this is a variant; empty for a method as published.
         tables: on which features a comparison of all methods has it, those without or those with tokens.
         venue: where it was published. source: repository and commit of the public code that was read.
@@ -48,6 +49,7 @@ class Method:
     lengths: Lengths = "nested"
     inputs: Inputs = "pooled"
     views: int = 1
+    labels: bool = True
     variant_of: str = ""
     tables: tuple[Inputs, ...] = ("pooled", "tokens")
     venue: str = ""
@@ -56,6 +58,11 @@ class Method:
 
     def __repr__(self) -> str:
         return f"Method({self.name!r})"
+
+    @property
+    def measure(self) -> str:
+        """What selects the epoch on validation pairs: mean average precision, or recall of the own counterpart."""
+        return "mAP" if self.labels else "recall"
 
     def config(self, base: Settings | None = None, preset: str | None = None, **settings: Any) -> Any:
         """The settings of this method.

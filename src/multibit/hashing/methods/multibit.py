@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from multibit.codes.items import MODALITIES
 from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError
 from multibit.features import Pairs
 from multibit.hashing.bits import plan_blocks
+from multibit.hashing.layers import scale_rows
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
-from multibit.hashing.targets import build_targets
+from multibit.hashing.targets import build_targets, content_rows
 from multibit.relation import RelationTeacher, teacher_class
 
 TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
+DROPOUT_ITEMS = 2500  # training items up to which all of the hidden dropout applies; of more it is in proportion less
+DROPPED = 0.1  # largest relative deviation of a row's product with itself by dropout of its values
+DROPOUT_ROWS = 4096  # that tell how many values of the features carry a row
 
 
 class MultiBit(Learner):
@@ -44,7 +51,8 @@ class MultiBit(Learner):
             settings = settings.override({"scale_weight": 0.0})
         self.settings = settings
         self.model = build_model(training, teacher, settings)
-        self.targets = build_targets(teacher, training.labels, own_scales)
+        content = content_rows(training.mean_text) if settings.content_weight else None
+        self.targets = build_targets(teacher, training.labels, own_scales, content, settings.content_weight)
         self.objective = Objective(settings, self.model.blocks, tuple(teacher.rho))
         self.parts = self.objective.names
 
@@ -60,19 +68,12 @@ class MultiBit(Learner):
 
     def optimizers(self, steps: int) -> list[Descent]:
         """Adam, with a larger learning rate for the temperatures, which start far from their final values."""
-        rate = self.settings.learning_rate
-        groups: list[dict[str, Any]] = [{"params": [*self.model.parameters(), *self.targets.parameters()]}]
-        if temperatures := list(self.objective.parameters()):
-            groups.append({"params": temperatures, "lr": TEMPERATURE_STEP * rate})
-        optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
-        return [Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))]
+        trained = [*self.model.parameters(), *self.targets.parameters()]
+        return [temperature_descent(trained, self.objective.parameters(), self.settings, steps)]
 
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Rank the batch by every prefix and every block, and follow the teacher."""
-        with torch.autocast(batch.image.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
-            h_image = self.model(batch.image, "image")  # (b, B_max)
-            h_text = self.model(batch.text, "text")  # (b, B_max)
-        h_image, h_text = h_image.float(), h_text.float()  # rankings are compared in single precision
+        h_image, h_text = batch_codes(self.model, batch, self.settings.precision)
         related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
         parts = self.objective(h_image, h_text, self.targets(batch.rows), related)
         pull = self.targets.pull()
@@ -80,19 +81,41 @@ class MultiBit(Learner):
         return parts.values  # type: ignore[no-any-return]
 
 
+def batch_codes(model: HashModel, batch: Batch, precision: str) -> tuple[Tensor, Tensor]:
+    """Relaxed codes (b, B_max) of the images and texts of a batch, in single precision, in which they are compared."""
+    with torch.autocast(batch.image.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        image, text = model(batch.image, "image"), model(batch.text, "text")
+    return image.float(), text.float()
+
+
+def temperature_descent(
+    weights: Iterable[nn.Parameter], temperatures: Iterable[nn.Parameter], settings: Config, steps: int
+) -> Descent:
+    """Adam with a cosine schedule, and a larger learning rate for the temperatures."""
+    rate = settings.learning_rate
+    groups: list[dict[str, Any]] = [{"params": list(weights)}]
+    if found := list(temperatures):
+        groups.append({"params": found, "lr": TEMPERATURE_STEP * rate})
+    optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+    return Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))
+
+
 def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> HashModel:
-    """A new model for these features, initialised from the seed, with blocks allocated by the teacher's weights.
+    """A new model for these features, with blocks allocated by the teacher's weights; see `new_model`."""
+    return new_model(training, plan_blocks(teacher.rho, settings), settings)
+
+
+def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> HashModel:
+    """A new model for these features, initialised from the seed.
 
     Raises:
         ConfigError: the network does not fit into memory.
     """
-    blocks = plan_blocks(teacher.rho, settings)
     dimensions = training.image.shape[1], training.text.shape[1]
+    dropout = settings.dropout * min(1.0, DROPOUT_ITEMS / len(training))
     with seeded(settings.seed):
         try:
-            return HashModel(
-                *dimensions, blocks, settings.hidden, settings.dimension, settings.dropout, settings.input_dropout
-            )
+            model = HashModel(*dimensions, blocks, settings.hidden, settings.dimension, dropout, settings.input_dropout)
         except RuntimeError as error:  # raised by torch when memory is low
             first = str(error).splitlines()[0]
             raise ConfigError(
@@ -100,6 +123,29 @@ def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> 
                 option="hidden",
                 hint="Reduce `hidden` or `dimension`.",
             ) from None
+    for modality in MODALITIES:
+        model.limit_dropout(modality, dropout_bound(training.features(modality)))
+    return model
+
+
+def dropout_bound(features: NDArray[np.float32]) -> float:
+    """The largest fraction of values to drop of one modality: small where a few values carry a row.
+
+    To drop a fraction p of the values x of a row, and scale the others by 1/(1-p), changes the product of the row with
+    itself by a relative standard deviation of sqrt(p/(1-p) sum x^4 / (sum x^2)^2). This is kept below `DROPPED`: the
+    features of an encoder are far from it, but a topic vector of ten values can lose the one that says what it is.
+
+    Args:
+        features: (n, d) of the training items, of which some are looked at.
+
+    Example:
+        >>> round(dropout_bound(np.ones((5, 300), np.float32)), 4), round(dropout_bound(np.eye(5, 300)), 4)
+        (0.75, 0.0099)
+    """
+    few = np.asarray(features[:: max(1, len(features) // DROPOUT_ROWS)], np.float32)
+    rows = scale_rows(torch.from_numpy(few)).double()  # squares sum to d
+    concentration = float((rows.pow(4).sum(dim=1) / rows.shape[1] ** 2).mean())
+    return DROPPED**2 / (DROPPED**2 + concentration)
 
 
 ONE_HEAD = {"allocation": "single", "scale_weight": 0.0}
@@ -121,10 +167,10 @@ MULTIBIT_METHODS = (
         _method(
             "multibit-plus",
             "MultiBit+",
-            "multibit with rankings of the binary codes, between and within modalities, consistent over lengths",
+            "multibit with rankings of the binary codes, consistent over lengths, that follow labels and content",
             {
-                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0,
-                "dropout": 0.2, "input_dropout": 0.2,
+                "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0, "content_weight": 0.1,
+                "item_weight": 0.1, "dropout": 0.4, "input_dropout": 0.2,
             },
         ),
         _method(

@@ -1,0 +1,94 @@
+"""MultiBit without labels: every prefix follows what images and texts have in common, and finds its own counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multibit.codes.items import MODALITIES
+from multibit.config import Config
+from multibit.features import Pairs
+from multibit.hashing.learner import Batch, Descent, Learner
+from multibit.hashing.linear_codes import solver_features
+from multibit.hashing.methods.base import Method
+from multibit.hashing.methods.cca import CcaSettings, canonical_variates
+from multibit.hashing.methods.multibit import batch_codes, new_model, temperature_descent
+from multibit.hashing.model import HashModel
+from multibit.hashing.objective import Objective
+
+
+@dataclass(frozen=True)
+class FreeConfig(Config):
+    """The settings of MultiBit without labels; those of the label graph have no effect."""
+
+    own_weight: float = 0.15  # share of the own counterpart in the teacher
+
+    SHARES: ClassVar[tuple[str, ...]] = (*Config.SHARES, "own_weight")
+
+
+class Free(Learner):
+    """One nested code that follows the canonical variates of images and texts.
+
+    Canonical variates are the directions of the one modality that the other predicts: what both say of an item. Their
+    cosines are the teacher of every prefix, between and within modalities, and the own counterpart has a share of its
+    own, as in contrastive learning. Labels are never read.
+
+    Attributes:
+        model: with one block. content: (n, k) rows of the training items, whose products are the teacher's scores.
+        objective: of the rankings of a batch.
+    """
+
+    kept = ("model", "objective")
+    model: HashModel
+    content: Tensor
+
+    def __init__(self, training: Pairs, settings: FreeConfig) -> None:
+        super().__init__(training, settings)
+        self.settings = settings
+        self.model = new_model(training, (settings.code_bits,), settings)
+        self.objective = Objective(settings, self.model.blocks, (1.0,))
+        self.parts = self.objective.names
+        self.register_buffer("content", torch.from_numpy(common_content(training)), persistent=False)
+
+    def optimizers(self, steps: int) -> list[Descent]:
+        """As MultiBit's."""
+        return [temperature_descent(self.model.parameters(), self.objective.parameters(), self.settings, steps)]
+
+    def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
+        """Rank the batch by every prefix, and follow the teacher."""
+        content, own = self.content[batch.rows], self.settings.own_weight
+        teacher = (1 - own) * content @ content.T + own * torch.eye(len(content), device=content.device)
+        parts = self.objective(*batch_codes(self.model, batch, self.settings.precision), teacher[None])
+        descents[0].step(parts.total)
+        return parts.values  # type: ignore[no-any-return]
+
+
+def common_content(training: Pairs) -> NDArray[np.float32]:
+    """Rows (n, k) at unit length: of each item the mean of its canonical variates in both modalities."""
+    features = solver_features(training)
+    variates = canonical_variates(features, CcaSettings())
+    unit = [_unit(variates[modality](features[modality])) for modality in MODALITIES]
+    return _unit(unit[0] + unit[1]).astype(np.float32)
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+    return unit
+
+
+MULTIBIT_FREE = Method(
+    "multibit-free", "MultiBit without labels",
+    "no labels: the prefixes follow the canonical variates of images and texts",
+    defaults=FreeConfig(), learner=Free, labels=False, venue="this project",
+    settings={
+        "allocation": "single", "scale_weight": 0.0, "binary_weight": 1.0, "within_weight": 1.0,
+        "consistency_weight": 1.0, "teacher_temperature": 0.07, "dropout": 0.3, "input_dropout": 0.5,
+    },
+)  # fmt: skip

@@ -4,7 +4,8 @@
 Cross-modal Hashing, TPAMI 2023) on the network of MultiBit, one model for each length. UCCH is written from its
 description: a memory of the codes of all training items, updated with momentum, against which each image and each text
 is contrasted, and a ranking loss between the modalities over all negatives of a batch. Its temperature and momentum are
-the better of two that were tried on the validation rows of the included sample.
+the better of two that were tried on the validation rows of the included sample. It is far below CCA there, so it is no
+evidence about the published method.
 
 Labels are used for the measured mAP only. Runs are kept in the folder of --out. --smoke trains tiny models on small
 planted features and only checks that everything runs.

@@ -89,8 +89,9 @@ def test_it_finds_new_items_at_every_length():
     assert all(slow_recall(result.model, fresh, (bits,)) > 0.5 for bits in (8, 16, 32))  # 0.1 by chance
 
 
-def test_items_without_labels_choose_it_and_the_run_says_how_its_epoch_was_selected(tmp_path):
-    data = pairs(60)
+@pytest.mark.parametrize("columns", [0, 2])
+def test_items_without_labels_choose_it_and_the_run_says_how_its_epoch_was_selected(columns, tmp_path):
+    data = pairs(60, labels=np.zeros((60, columns), np.uint8))
     np.savez(tmp_path / "features.npz", image=data.image, text=data.text, labels=data.labels)
     store = FeatureStore.open(tmp_path / "features.npz")
     run = Run.create(tmp_path / "run", store, Split.draw(60, query=20, train=30, validation=10), **TINY)

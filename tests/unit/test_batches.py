@@ -269,7 +269,7 @@ def test_hits_are_written(tmp_path, monkeypatch):
     assert table.to_pylist() == index.search(QUERIES, 3, fields=["year"]).to_table().to_pylist()
     kinds = [str(table.schema.field(name).type) for name in table.column_names]
     assert kinds == ["int64", "int32", "int64", "uint16", "int64"]
-    assert json.loads(table.schema.metadata[b"multibit"]) == {"bits": 24, "lost": []}
+    assert json.loads(table.schema.metadata[b"multibit"]) == {"bits": 24, "lost": [], "exact": True}
 
 
 def test_a_batch_without_queries_writes_a_file_without_hits(tmp_path):

@@ -219,7 +219,11 @@ def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) ->
             for result in results:
                 table = result.to_table()
                 if writer is None:
-                    facts = {"bits": result.bits, "lost": [str(lost.file) for lost in result.lost]}
+                    facts = {
+                        "bits": result.bits,
+                        "lost": [str(lost.file) for lost in result.lost],
+                        "exact": result.exact,
+                    }
                     schema = table.schema.with_metadata({FACTS: json.dumps(facts)})
                     writer = pyarrow.parquet.ParquetWriter(temporary, schema)
                 writer.write_table(table.replace_schema_metadata(writer.schema.metadata))

@@ -26,6 +26,7 @@ class SearchResult:
 
     Attributes:
         bits: code length of the search. queries: (Q,) ids of the queries as an Arrow array; None where they have none.
+        exact: False after an approximate search, which may miss some of the nearest items.
     """
 
     bits: int
@@ -33,12 +34,17 @@ class SearchResult:
     _version: Version
     _fields: Sequence[str] | None = None
     queries: Any = None
+    exact: bool = True
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def __repr__(self) -> str:
-        return f"SearchResult({len(self)} queries, {int(self.counts.sum())} hits at {self.bits} bits)"
+        return f"SearchResult({len(self)} queries, {int(self.counts.sum())} hits at {self.bits} bits{self._mark})"
+
+    @property
+    def _mark(self) -> str:
+        return "" if self.exact else ", approximate"
 
     def _repr_html_(self) -> str:
         """The hits of the first query as a table, for notebooks."""
@@ -46,7 +52,7 @@ class SearchResult:
             (Number(hit.rank, "d"), str(hit.id), str(hit.distance if hit.score is None else round(hit.score, 3)))
             for hit in (self.hits() if len(self) else ())
         ]
-        title = f"First of {counted(len(self), 'query', 'queries')}, {self.bits} bits"
+        title = f"First of {counted(len(self), 'query', 'queries')}, {self.bits} bits{self._mark}"
         return Table(title, ("rank", "id", "distance or score"), tuple(rows))._repr_html_()
 
     @property

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -92,14 +92,14 @@ class _Version(msgspec.Struct):
 
 
 class RemoteCapabilities(NamedTuple):
-    """What a database can do. Every one filters, and searches any prefix.
+    """What a database can do. Every one searches exactly, filters, and searches any prefix.
 
     Attributes:
-        exact: finds the nearest items, not almost always the nearest. shards: holds an index on several machines.
-        transactions: a change of many items is made completely or not at all.
+        approximate: also searches an HNSW index, where `ef_search` asks for it. shards: holds an index on several
+            machines. transactions: a change of many items is made completely or not at all.
     """
 
-    exact: bool = True
+    approximate: bool = False
     shards: bool = True
     transactions: bool = False
 
@@ -118,7 +118,8 @@ class Asked(NamedTuple):
 
     Attributes:
         codes: Q queries of `bits` bits. k: hits of each. max_distance: of a hit. condition: on the metadata.
-        among: ids that may be found. fields: of the hits.
+        among: ids that may be found. fields: of the hits. ef_search: candidates of an approximate search; None for
+        an exact one.
     """
 
     codes: Codes
@@ -127,6 +128,7 @@ class Asked(NamedTuple):
     condition: Condition | None
     among: Sequence[Id] | None
     fields: Sequence[str]
+    ef_search: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,10 @@ class Store(Protocol):
     refuses the user.
     """
 
-    capabilities: ClassVar[RemoteCapabilities]
+    @property
+    def capabilities(self) -> RemoteCapabilities:
+        """What the database can do."""
+        ...
 
     @property
     def place(self) -> str:
@@ -189,7 +194,7 @@ class Store(Protocol):
         ...
 
     def settle(self) -> None:
-        """Make searches fast after many changes."""
+        """Make searches fast after many changes, and build the HNSW indices that are asked for and not there."""
         ...
 
     def youngest(self) -> int:
@@ -201,7 +206,7 @@ class Store(Protocol):
         ...
 
     def search(self, facts: Facts, asked: Asked) -> Found:
-        """The k nearest items of each query, by (distance, age)."""
+        """The k nearest items of each query, by (distance, age); approximately where `ef_search` is given."""
         ...
 
     def items(self, facts: Facts, ids: Sequence[Id]) -> Items:

@@ -262,7 +262,9 @@ class ClickHouseStore:
     def settle(self) -> None:
         """See `Store`: merges the parts, after which FINAL costs little."""
         with self._session() as client:
-            client.command(self.tables.optimize(), settings={"optimize_throw_if_noop": 0})
+            client.command(
+                self.tables.optimize(), settings={"optimize_throw_if_noop": 0, "optimize_skip_merged_partitions": 1}
+            )
 
     # Reading
 

@@ -20,6 +20,7 @@ from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
 from multibit.search.metadata import Metadata, merge_kinds
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, Store
+from multibit.search.remote.hnsw import MOST_CANDIDATES
 from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Part, Segment, Version
 
@@ -152,23 +153,31 @@ class RemoteIndex:
         fields: Sequence[str] | None = None,
         model: str | None = None,
         threads: int | None = None,
+        ef_search: int | None = None,
     ) -> SearchResult:
-        """The k nearest items of each query by (distance, age), exactly.
+        """The k nearest items of each query by (distance, age), exactly unless `ef_search` is given.
+
+        An approximate search may miss some of the nearest items, and may find fewer than k. What it finds is in order
+        of (distance, age) and fits the filter. `recall` measures it.
 
         Args:
             codes, k, bits, max_distance, among, where, fields, model: as for `Index.search`.
             threads: no effect; the database decides.
+            ef_search: candidates, 1 to 1000, of an approximate search in the HNSW index at this length; more find
+                more of the nearest items and take longer. None for an exact search.
 
         Returns:
             A result whose `rows` are numbers of its own hits, and whose `lost` are the servers that did not answer,
-            where partial answers were asked for.
+            where partial answers were asked for. Its `exact` is False after an approximate search.
 
         Raises:
             DataError, MismatchError: as `Index.search`. UnavailableError: a server is down, or takes too long.
+            ConfigError: an invalid `ef_search`, or no HNSW index at this length.
         """
         self._require_own(codes, model)
         codes.require_one_view("A database", "Use a local index.")
         check_k(k)
+        self._require_candidates(ef_search)
         if max_distance is not None:
             check_radius(max_distance, "max_distance")
         facts = self._facts
@@ -181,9 +190,10 @@ class RemoteIndex:
             among = self._listed(among)
             self._require_found(among, self._items(facts, among).ids)
         wanted = list(facts.fields) if fields is None else list(fields)
-        asked = Asked(codes.prefix(length), k, max_distance, condition, among, wanted)
+        asked = Asked(codes.prefix(length), k, max_distance, condition, among, wanted, ef_search)
         found = self.store.search(facts, asked)
-        return _result(found, len(codes), length, facts, wanted)
+        result = _result(found, len(codes), length, facts, wanted)
+        return replace(result, exact=ef_search is None)
 
     def search_batches(
         self,
@@ -195,11 +205,13 @@ class RemoteIndex:
         where: Where | None = None,
         fields: Sequence[str] | None = None,
         threads: int | None = None,
+        ef_search: int | None = None,
     ) -> Iterator[SearchResult]:
         """Search any number of queries in blocks of bounded memory, each in the index as it is then.
 
         Args:
-            queries, k, bits, max_distance, where, fields, threads: as for `Index.search_batches`.
+            queries, k, bits, max_distance, where, fields, threads: as for `Index.search_batches`. ef_search: as for
+                `search`.
 
         Yields:
             The answers, in the order of the queries.
@@ -208,7 +220,9 @@ class RemoteIndex:
             DataError, MismatchError, UnavailableError: as `search`.
         """
         for block in in_blocks(queries, block_size(k, len(self))):
-            result = self.search(block.codes, k, bits, max_distance=max_distance, where=where, fields=fields)
+            result = self.search(
+                block.codes, k, bits, max_distance=max_distance, where=where, fields=fields, ef_search=ef_search
+            )
             yield replace(result, queries=block.ids)
 
     def search_relaxed(self, *given: Any, **options: Any) -> SearchResult:
@@ -305,6 +319,16 @@ class RemoteIndex:
         require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
         if model is not None or (codes.model and self.model):
             self.require_model(codes.model if model is None else model)
+
+    def _require_candidates(self, ef_search: int | None) -> None:
+        if ef_search is None:
+            return
+        if not self.capabilities.approximate:
+            problem = "this database searches exactly only."
+            raise ConfigError(problem, option="ef_search", hint="Use PostgreSQL with pgvector.")
+        if type(ef_search) is not int or not 1 <= ef_search <= MOST_CANDIDATES:
+            problem = f"must be an integer from 1 to {MOST_CANDIDATES}, got {ef_search!r}."
+            raise ConfigError(problem, option="ef_search")
 
     def _listed(self, ids: Any) -> list[Id]:
         """Ids as Python values."""

@@ -88,7 +88,8 @@ def _block(part: Part, first: int) -> tuple[IdColumn, Codes, Metadata]:
 def load(source: Source | Index, url: str, name: str = "image") -> RemoteIndex:
     """Load an index into a database, in the place of one that is there, in bounded memory.
 
-    An interrupted load is resumed by the same call. One that is complete is not repeated. Until it is complete the
+    An interrupted load is resumed by the same call. One that is complete is not repeated, but an HNSW
+    index that is new in the URL is built. Until it is complete the
     index cannot be searched.
 
     Args:
@@ -104,6 +105,7 @@ def load(source: Source | Index, url: str, name: str = "image") -> RemoteIndex:
     with notice("Comparing the content"):
         own = given.fingerprint()
     if facts is not None and facts.loading is None and facts.source == own:
+        store.settle()  # builds an HNSW index that is new in the URL
         return RemoteIndex(store, facts)
     if facts is None or facts.loading is None or facts.loading.source != own:
         kind: Any = "integer" if given.integer_ids else "string"

@@ -15,8 +15,9 @@ def open_remote(url: str, name: str = "image", *, partial: bool = False) -> Remo
     Args:
         url: such as "postgresql://user:password@host:5432/database" or "clickhouse://host:8123/database"; several
             servers are separated by commas. Options after a question mark: `table`, first part of the names of the
-            tables ("multibit"); `timeout` of a query, in seconds (60); `partial=1`; for ClickHouse `cluster` and
-            `secure=1`; others go to the client library.
+            tables ("multibit"); `timeout` of a query, in seconds (60); `partial=1`; for PostgreSQL `hnsw`, lengths
+            at which a new index gets an HNSW index; for ClickHouse `cluster` and `secure=1`; others go to the client
+            library.
         name: of the index, see `pipeline.index_names`.
         partial: answer without servers that are down; `SearchResult.lost` says which.
 
@@ -48,6 +49,7 @@ def create_remote(
     store = open_store(url, name)
     facts = Facts(bits=bits, model=model, modality=modality, ids="integer" if integer_ids else "string")
     store.create(facts)
+    store.settle()
     return RemoteIndex(store, facts)
 
 

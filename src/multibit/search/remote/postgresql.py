@@ -1,10 +1,10 @@
-"""PostgreSQL 14 and newer: codes are bit strings, a prefix is a cast. No extension is needed."""
+"""PostgreSQL 14 and newer: codes are bit strings, a prefix is a cast. Only HNSW needs an extension."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
 from multibit.search.columns import Id, IdColumn
 from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
+from multibit.search.remote import hnsw
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions
 from multibit.search.remote.urls import Address
@@ -106,7 +107,7 @@ class PostgresStore:
         address: of the server. name: of the index, such as "image".
     """
 
-    capabilities: ClassVar[RemoteCapabilities] = RemoteCapabilities(transactions=True)
+    capabilities: ClassVar[RemoteCapabilities] = RemoteCapabilities(approximate=True, transactions=True)
 
     def __init__(self, address: Address, name: str) -> None:
         self.address = address
@@ -215,7 +216,9 @@ class PostgresStore:
     def create(self, facts: Facts) -> None:
         """See `Store`."""
         id_type = BINARY["string"] + ' COLLATE "C"' if facts.ids == "string" else "bigint"
+        hnsw.require_lengths(self.address.hnsw, facts.bits)
         with self.writing():
+            self._require_vector()
             self.drop()
             self._rows(f"CREATE TABLE IF NOT EXISTS {self.facts_table} (name text PRIMARY KEY, facts text NOT NULL)")
             self._rows(
@@ -306,8 +309,31 @@ class PostgresStore:
         self._rows(f"DELETE FROM {self.table} WHERE id = ANY(%s)", [list(ids)])
 
     def settle(self) -> None:
-        """See `Store`."""
+        """See `Store`; an index that is built after a load is built much faster."""
+        if self.address.hnsw:
+            facts = self.read()
+            if facts is None:
+                return
+            hnsw.require_lengths(self.address.hnsw, facts.bits)
+            with self.writing():
+                self._require_vector()
+                self._set({"statement_timeout": "0"})
+                for bits in self.address.hnsw:
+                    self._rows(hnsw.creation(self.table, bits, facts.bits))
         self._rows(f"VACUUM (ANALYZE) {self.table}")
+
+    def _require_vector(self) -> None:
+        """Install pgvector in the database where an HNSW index is asked for, before anything is stored."""
+        if not self.address.hnsw:
+            return
+        found = self._rows(hnsw.VERSION, [hnsw.EXTENSION])
+        hnsw.require_version(found[0][0] if found else None, self.address.shown)
+        self._rows(f"CREATE EXTENSION IF NOT EXISTS {hnsw.EXTENSION}")
+
+    def _set(self, settings: Mapping[str, str]) -> None:
+        """Settings that end with the transaction."""
+        for name, value in settings.items():
+            self._rows("SELECT set_config(%s, %s, true)", [name, value])
 
     # Reading
 
@@ -321,14 +347,30 @@ class PostgresStore:
 
     def search(self, facts: Facts, asked: Asked) -> Found:
         """See `Store`: one statement for some queries together."""
+        if asked.ef_search is None:
+            return self._searched(facts, asked)
+        with self._lock:
+            names = self._rows(hnsw.INDICES, [self.table])
+            hnsw.require_index([name for (name,) in names], self.table, asked.codes.bits, self.place)
+            with self._session() as connection, connection.transaction():
+                self._set(hnsw.scan_settings(asked.ef_search))
+                return self._searched(facts, asked)
+
+    def _searched(self, facts: Facts, asked: Asked) -> Found:
         conditions = PostgresConditions(facts.fields)
         tests = [] if asked.condition is None else [conditions.sql(asked.condition)]
         bits = asked.codes.bits
-        prefix = "code" if bits == facts.bits else f"code::bit({bits})"
+        prefix = hnsw.prefix(bits, facts.bits)
         distance = f"bit_count({prefix} # one.query)"
         values: dict[str, Any] = {**conditions.values, "k": min(asked.k, MOST_HITS)}
+        order, within = "distance, age", ""
+        if asked.ef_search is not None:
+            order = f"{prefix} <~> one.query"
         if asked.max_distance is not None:
-            tests.append(f"{distance} <= %(most)s")
+            if asked.ef_search is None:
+                tests.append(f"{distance} <= %(most)s")
+            else:
+                within = "WHERE hit.distance <= %(most)s "  # inside, the scan would go on until it has k such hits
             values["most"] = min(asked.max_distance, bits)
         if asked.among is not None:
             tests.append("id = ANY(%(among)s)")
@@ -337,8 +379,8 @@ class PostgresStore:
         statement = (
             f"SELECT one.number, hit.* FROM unnest(%(queries)s::bit({bits})[]) WITH ORDINALITY AS one (query, number), "
             f"LATERAL (SELECT {distance} AS distance, age, id{wanted} FROM {self.table} "
-            f"{'WHERE ' + ' AND '.join(tests) if tests else ''} ORDER BY distance, age LIMIT %(k)s) AS hit "
-            "ORDER BY one.number, hit.distance, hit.age"
+            f"{'WHERE ' + ' AND '.join(tests) if tests else ''} ORDER BY {order} LIMIT %(k)s) AS hit "
+            f"{within}ORDER BY one.number, hit.distance, hit.age"
         )
         rows: list[Any] = []
         texts = _bit_texts(asked.codes)

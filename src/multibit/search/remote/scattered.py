@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, MismatchError, UnavailableError
 from multibit.search.columns import Id, IdColumn
 from multibit.search.metadata import Metadata
-from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, Store
+from multibit.search.remote.base import Asked, Facts, Found, Items, Store
 from multibit.search.segments import Lost
 
 T = TypeVar("T")
@@ -32,10 +32,9 @@ class ScatteredStore:
             so; only changes need all of them.
     """
 
-    capabilities: ClassVar[RemoteCapabilities] = RemoteCapabilities()
-
     def __init__(self, stores: Sequence[Store], partial: bool = False) -> None:
         self.stores, self.is_partial = list(stores), partial
+        self.capabilities = stores[0].capabilities._replace(transactions=False)
         self._writer: int | None = None
         self._pool = ThreadPoolExecutor(len(self.stores), "multibit-scatter")
 

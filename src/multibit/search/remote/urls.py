@@ -8,11 +8,13 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from multibit.errors import ConfigError
 
-SCHEMES = ("clickhouse", "chdb", "postgresql", "postgres")
+POSTGRES = ("postgresql", "postgres")
+SCHEMES = ("clickhouse", "chdb", *POSTGRES)
 TABLE = "multibit"
 TIMEOUT = 60.0
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://.*", re.DOTALL)
 _TABLE = re.compile("[A-Za-z_][A-Za-z0-9_]{0,31}")
+_LENGTHS = re.compile("[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*")
 
 
 def is_url(text: object) -> bool:
@@ -33,7 +35,7 @@ class Address:
         scheme: one of `SCHEMES`. host, port: of the server; the default port when None. database: its name, or the
             folder of chdb. user, password: "" where the server decides. table: first part of the names of all tables.
         timeout: seconds that a query may take. partial: whether answers without servers that are down are wanted.
-        options: that are left, for the client library.
+        hnsw: lengths at which an HNSW index is built. options: that are left, for the client library.
     """
 
     scheme: str
@@ -45,6 +47,7 @@ class Address:
     table: str = TABLE
     timeout: float = TIMEOUT
     partial: bool = False
+    hnsw: tuple[int, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -108,14 +111,18 @@ def _addresses(url: str) -> list[Address]:
     partial = options.pop("partial", "0")
     if partial not in ("0", "1"):
         raise _refused(f"partial must be 0 or 1, got {partial!r}.")
+    hnsw = options.pop("hnsw", None)
+    if hnsw is not None and (parts.scheme not in POSTGRES or not _LENGTHS.fullmatch(hnsw)):
+        raise _refused(f"hnsw must be lengths of codes in PostgreSQL, such as 64 or 64,128, got {hnsw!r}.")
+    lengths = tuple(dict.fromkeys(map(int, hnsw.split(",")))) if hnsw else ()
     user, _, hosts = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
-    scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
+    scheme = POSTGRES[0] if parts.scheme in POSTGRES else parts.scheme
     database = unquote(parts.path if scheme == "chdb" else parts.path.lstrip("/"))
     return [
         Address(
             scheme, host, port, database, unquote(name), unquote(password), table, float(timeout), partial == "1",
-            tuple(options.items()),
+            lengths, tuple(options.items()),
         )
         for host, port in map(_host, hosts.split(","))
     ]  # fmt: skip

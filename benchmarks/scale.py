@@ -5,7 +5,8 @@ the build, time to open it, one query alone and a batch at 16, 64 and 128 bits n
 bytes, a search in two stages, filters, and other engines on the same codes. All answers are compared with a slow
 reference. Then it extrapolates to a billion codes. Ratios are of processor time, which other processes hardly change.
 --folder keeps the index and uses it again; --codes clustered makes codes that have near neighbours; --smoke only checks
-that everything runs. Peers that are not installed are left out: pip install "multibit[bench]"
+that everything runs. Databases that --to names (`chdb:///folder`, `postgresql://...`) are compared, and faiss where it
+is installed: pip install "multibit[bench]"
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from multibit import Codes, Index
 from multibit.codes import kernels
 from multibit.codes.vectors import ones
 from multibit.search.building import create_index
+from multibit.search.remote import load as load_remote
 
 BLOCK = 1_000_000  # items that are made at a time
 LENGTHS = (16, 64, 128)
@@ -224,40 +226,48 @@ def print_filters(index: Index, query: Codes) -> None:
 # Other engines
 
 
-def faiss_peer(parts: Iterator[np.ndarray]) -> tuple[str, Callable[[np.ndarray, int], np.ndarray]]:
-    """`IndexBinaryFlat` of faiss: its name, and a function from packed queries and k to distances."""
-    import faiss
+class Peer(NamedTuple):
+    """Another engine with the same codes: its name, and a function from packed queries and k to distances."""
 
-    flat = faiss.IndexBinaryFlat(BITS)
-    for packed in parts:
-        flat.add(packed)
-
-    def search(asked: np.ndarray, k: int) -> np.ndarray:
-        return flat.search(asked, k)[0]
-
-    return f"faiss-cpu {version('faiss-cpu')}, IndexBinaryFlat", search
+    name: str
+    search: Callable[[np.ndarray, int], np.ndarray]
 
 
-PEERS = {"faiss": faiss_peer}
-"""Package -> what loads the packed codes, (n, 16) uint8 at a time, into another engine, and searches them."""
+def peers(index: Index, urls: Sequence[str]) -> Iterator[Peer]:
+    """The engine of faiss where it is installed, and some databases."""
+    if find_spec("faiss"):
+        import faiss
+
+        flat = faiss.IndexBinaryFlat(BITS)
+        for part in index._version.parts:
+            flat.add(part.segment.codes.to_bytes())
+        yield Peer(f"faiss-cpu {version('faiss-cpu')}, IndexBinaryFlat", lambda asked, k: flat.search(asked, k)[0])
+        del flat
+    else:
+        print("  faiss: not installed")
+    for url in urls:
+        start = time.perf_counter()
+        remote = load_remote(index, url, "scale")
+        rate = len(index) / (time.perf_counter() - start)
+        print(f"  {remote.store.place}: loaded {rate:,.0f} items a second")
+        yield Peer(remote.store.place, lambda asked, k, at=remote: at.search(Codes.from_bytes(asked), k).distances)
+        remote.close()
 
 
-def print_peers(index: Index, queries: Codes) -> None:
+def print_peers(index: Index, queries: Codes, urls: Sequence[str]) -> None:
     """Other engines on the same codes, all threads; the distances must be the same."""
-    print(f"\nother engines, 128 bits, k = {K}, all threads: milliseconds by the clock (of the processors)")
+    print(f"\nother engines, 128 bits, k = {K}, all threads: milliseconds by the clock (of this process's processors)")
     asked = queries.to_bytes()
-    for package, load in PEERS.items():
-        if not find_spec(package):
-            print(f"  {package}: not installed")
-            continue
-        name, search = load(part.segment.codes.to_bytes() for part in index._version.parts)
+    for name, search in peers(index, urls):
         np.testing.assert_array_equal(search(asked[:CHECKED], K), index.search(queries, K).distances[:CHECKED])
         for what, count in (("one query", 1), (f"batch of {BATCH}, each", len(asked))):
             some = queries.take(np.arange(count))
             theirs = measured(lambda search=search, count=count: search(asked[:count], K), 3)
             ours = measured(lambda some=some: index.search(some, K), 3)
             cells = (f"{1e3 * each.wall / count:.1f} ({1e3 * each.cpu / count:.1f})" for each in (theirs, ours))
-            print(f"  {name}, {what}: {', ours '.join(cells)}: {theirs.cpu / ours.cpu:.1f} x", flush=True)
+            print(
+                f"  {name}, {what}: {', ours '.join(cells)}: {theirs.wall / ours.wall:.1f} x by the clock", flush=True
+            )
 
 
 def print_billion(times: dict[int, tuple[Measured, Measured, Measured]], items: int) -> None:
@@ -274,7 +284,7 @@ def print_billion(times: dict[int, tuple[Measured, Measured, Measured]], items: 
         )
 
 
-def run(path: Path, kind: str, items: int) -> None:
+def run(path: Path, kind: str, items: int, urls: Sequence[str]) -> None:
     """Build, if it is not there yet, and measure everything."""
     print(processor())
     packages = ("numba", "numpy", "pyarrow", *(["faiss-cpu"] if find_spec("faiss") else []))
@@ -296,7 +306,7 @@ def run(path: Path, kind: str, items: int) -> None:
     times = print_search_times(index, queries)
     print_two_stages(index, queries.take(np.arange(4)))
     print_filters(index, queries.take([0]))
-    print_peers(index, queries)
+    print_peers(index, queries, urls)
     print_billion(times, items)
 
 
@@ -306,6 +316,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000_000, help="number of codes")
     parser.add_argument("--codes", choices=sorted(KINDS), default="random", help="kind of codes")
     parser.add_argument("--folder", type=Path, help="folder of the index, which is kept; else a temporary one")
+    parser.add_argument("--to", metavar="URL", nargs="+", default=[], help="databases to load the codes into as well")
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -314,7 +325,7 @@ def main() -> None:
         build(options.build, options.codes, items)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        run((options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx", options.codes, items)
+        run((options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx", options.codes, items, options.to)
 
 
 if __name__ == "__main__":

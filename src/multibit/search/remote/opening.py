@@ -49,7 +49,6 @@ def create_remote(
     store = open_store(url, name)
     facts = Facts(bits=bits, model=model, modality=modality, ids="integer" if integer_ids else "string")
     store.create(facts)
-    store.settle()
     return RemoteIndex(store, facts)
 
 

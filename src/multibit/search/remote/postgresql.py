@@ -227,6 +227,8 @@ class PostgresStore:
             )
             self._rows(f"CREATE INDEX ON {self.table} (age)")
             self.describe(facts)
+            if facts.loading is None:
+                self._build_hnsw(facts)
 
     def drop(self) -> None:
         """See `Store`."""
@@ -311,15 +313,10 @@ class PostgresStore:
     def settle(self) -> None:
         """See `Store`; an index that is built after a load is built much faster."""
         if self.address.hnsw:
-            facts = self.read()
-            if facts is None:
-                return
-            hnsw.require_lengths(self.address.hnsw, facts.bits)
             with self.writing():
                 self._require_vector()
-                self._set({"statement_timeout": "0"})
-                for bits in self.address.hnsw:
-                    self._rows(hnsw.creation(self.table, bits, facts.bits))
+                if (facts := self.read()) is not None:
+                    self._build_hnsw(facts)
         self._rows(f"VACUUM (ANALYZE) {self.table}")
 
     def _require_vector(self) -> None:
@@ -329,6 +326,13 @@ class PostgresStore:
         found = self._rows(hnsw.VERSION, [hnsw.EXTENSION])
         hnsw.require_version(found[0][0] if found else None, self.address.shown)
         self._rows(f"CREATE EXTENSION IF NOT EXISTS {hnsw.EXTENSION}")
+
+    def _build_hnsw(self, facts: Facts) -> None:
+        """Build the HNSW indices that are not there, however long it takes."""
+        hnsw.require_lengths(self.address.hnsw, facts.bits)
+        self._set({"statement_timeout": "0"})
+        for bits in self.address.hnsw:
+            self._rows(hnsw.creation(self.table, bits, facts.bits))
 
     def _set(self, settings: Mapping[str, str]) -> None:
         """Settings that end with the transaction."""

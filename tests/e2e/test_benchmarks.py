@@ -20,6 +20,7 @@ PRINTED = {
     "plus": "cross-length tau-b, multibit-plus",
     "report": "with the report, this version",
     "resolution": "peak memory",
+    "scale_of_reports": "400 reproduce",
     "search": "pruned lists",
     "serve": "soak: {",
     "startup": "multibit --help",

@@ -501,6 +501,26 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+def npz_keys(path: Path) -> list[str]:
+    """Names of the arrays of an `.npz` file, none of which is read.
+
+    Raises:
+        DataError: missing, corrupt or truncated, or another kind of file.
+    """
+    require_regular(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return list(file.files)
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
+    reason = "not a zip archive" if foreign else error
+    return DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path)
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an `.npz` file.
 
@@ -526,6 +546,4 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 field=key,
                 hint=f"Save it as texts or numbers, e.g. {key}=np.array(list_of_names, str).",
             ) from None
-        foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
-        reason = "not a zip archive" if foreign else error
-        raise DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path) from None
+        raise _unreadable(path, error) from None

@@ -7,19 +7,18 @@ earlier versions, whose record does not say enough.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import READ, read_manifest
 from multibit.errors import ConfigError, DataError, FormatError
-from multibit.files import read_arrays, read_npz
+from multibit.files import npz_keys, read_arrays, read_npz
 
 if TYPE_CHECKING:
     from multibit.data.sources.mat_files import MatFiles
@@ -85,14 +84,15 @@ def open_data(
         return read_manifest(path, **given), None
     for option in given:
         raise ConfigError("no effect, because this is not a manifest.", file=path, option=option, hint="Leave it out.")
-    if is_npz and _is_dataset(read_npz(path)):
+    if is_npz and _is_dataset(npz_keys(path)):
         return read_dataset_npz(path), None
     store = _open_store(path)
     return store.dataset, store
 
 
-def _is_dataset(arrays: Mapping[str, NDArray[Any]]) -> bool:
-    return "image" not in arrays and {"ids", "labels", "text_offsets"} <= set(arrays)
+def _is_dataset(keys: Iterable[str]) -> bool:
+    found = set(keys)
+    return "image" not in found and {"ids", "labels", "text_offsets"} <= found
 
 
 def _dataset(data: PairedDataset) -> dict[str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
@@ -33,7 +34,7 @@ from multibit.progress import tracked
 from multibit.records import RECORD, RunRecord, is_run, require_finished
 from multibit.search import Index, names
 from multibit.search.batches import BLOCK, Queries, QueryFile
-from multibit.search.columns import IdColumn
+from multibit.search.columns import IdColumn, strings
 from multibit.search.duplicates import Duplicates
 from multibit.search.exchange import SEVERAL, save_mat
 from multibit.search.items import items_of
@@ -324,10 +325,11 @@ def build_indices(
     """
     place = Path(folder or run.folder / INDEX)
     coded = encode_store(run.model, store, rows)
+    ids, payloads = _described(store, rows, place)
     indices = {}
     for name, (modality, bits) in index_names(run).items():
         indices[name] = Index(run.record.model, engine, modality)
-        _upsert(indices[name], coded.at(bits).codes(modality), store, rows, place)
+        indices[name].upsert(ids, coded.at(bits).codes(modality), payloads)
     return indices
 
 
@@ -342,28 +344,31 @@ def update_indices(run: AnyRun, store: FeatureStore, folder: Path, rows: ArrayLi
     """
     coded, named = encode_store(run.model, store, rows), index_names(run)
     indices = {name: Index.open(index_path(folder, name)) for name in named}
+    ids, payloads = _described(store, rows, folder)
     with writing_together(list(indices.values())) as writers:
         for index, (modality, bits) in zip(writers, named.values(), strict=True):
             index.require_model(run.record.model)
-            _upsert(index, coded.at(bits).codes(modality), store, rows, folder)
+            index.upsert(ids, coded.at(bits).codes(modality), payloads)
     return indices
 
 
-def _upsert(index: Index, codes: Codes, store: FeatureStore, rows: ArrayLike | None, folder: Path) -> None:
-    chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
-    ids, payloads = _described(store, tracked(chosen, "Indexing", "items"), folder)
-    index.upsert(ids, codes, payloads)
-
-
-def _described(store: FeatureStore, rows: Iterable[Any], folder: Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Ids and metadata of some items, with image paths relative to a folder."""
-    ids, payloads = [], []
-    for row in rows:
-        payload = store.dataset.describe(row)
-        payload["image"] = payload["image"] and portable_path(Path(payload["image"]), folder)
-        ids.append(store.dataset.ids[row])
-        payloads.append(payload)
-    return ids, payloads
+def _described(
+    store: FeatureStore, rows: ArrayLike | None, folder: Path, *, quiet: bool = False
+) -> tuple[IdColumn, pyarrow.Table]:
+    """Ids and metadata of some items, all when None: as columns, since values of Python need ten times the memory."""
+    data = store.dataset
+    chosen = np.arange(len(data)) if rows is None else row_numbers(rows, len(data))
+    columns: dict[str, list[str | None]] = {"image": [], "text": []}
+    for row in chosen if quiet else tracked(chosen, "Indexing", "items"):
+        image = data.images[row]
+        columns["image"].append(None if image is None else portable_path(image.absolute(), folder))
+        columns["text"].append(data.texts[row][0])
+    labels = data.label_rows.matrix[chosen]
+    names = pyarrow.DictionaryArray.from_arrays(labels.indices.astype(np.int32), strings(data.label_names))
+    lists = pyarrow.LargeListArray.from_arrays(labels.indptr.astype(np.int64), names)
+    return IdColumn.of([data.ids[row] for row in chosen]), pyarrow.table(
+        {**{name: strings(values) for name, values in columns.items()}, "labels": lists}
+    )
 
 
 class RunSource:
@@ -392,9 +397,8 @@ class RunSource:
         for first in range(start, self.count, LOADED):
             rows = self._rows[first : first + LOADED]
             codes = encode_store(run.model, store, rows).at(self.bits).codes(self._modality)
-            ids, payloads = _described(store, rows, run.folder / INDEX)
-            column = IdColumn.of(ids)
-            yield column, codes, Metadata.of(payloads, column)
+            ids, payloads = _described(store, rows, run.folder / INDEX, quiet=True)
+            yield ids, codes, Metadata.of(payloads, ids)
 
 
 def load_indices(run: AnyRun, store: FeatureStore, url: str, rows: ArrayLike | None = None) -> dict[str, RemoteIndex]:

@@ -22,6 +22,7 @@ PRINTED = {
     "report": "with the report, this version",
     "resolution": "peak memory",
     "scale": "a billion codes",
+    "scale_of_reports": "400 reproduce",
     "search": "pruned lists",
     "serve": "soak: {",
     "startup": "multibit --help",

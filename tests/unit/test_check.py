@@ -160,3 +160,11 @@ def test_faults_of_features_are_counted_by_item():
         "text features: all zero": (1, "b"),
     }
     assert not any("features" in what for what in rows(check_dataset(data).problems))
+
+
+def test_many_tags_are_checked_without_a_dense_matrix():
+    items = ((str(row), None, ["x"], [f"tag {row % 4_000}", f"tag {row * 7 % 4_000}"]) for row in range(4_000))
+    data = PairedDataset.of_items(items)
+    found = check_dataset(data, {"query": np.arange(10), "database": np.arange(10, 4_000)})
+    assert rows(found.facts)["labels"] == (4_000,) and found.labels.rows[0][0] == "tag 1"
+    assert "labels" not in vars(data)

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from multibit.errors import ConfigError, DataError
 from multibit.relation import LabelGraph
+from multibit.relation.graph import related_labels
 
 rng = np.random.default_rng(3)
 CASES = {
@@ -130,3 +132,14 @@ def test_the_smoothing_must_be_positive(epsilon):
 
 def test_a_graph_shows_its_size():
     assert repr(LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]])) == "LabelGraph(3 labels, 1 edges)"
+
+
+@every_case
+def test_related_labels_are_the_neighbours_in_the_graph(labels):
+    sparse = scipy.sparse.csr_array(np.asarray(labels, np.uint8))
+    expected = (LabelGraph.from_labels(labels).weights > 0).sum(axis=1)
+    np.testing.assert_array_equal(related_labels(sparse), expected)
+
+
+def test_no_label_is_related_where_there_are_none():
+    assert related_labels(scipy.sparse.csr_array((3, 2), dtype=np.uint8)).tolist() == [0, 0]

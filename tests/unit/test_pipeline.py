@@ -15,6 +15,7 @@ from multibit import FeatureStore, HashModel, Index, PairedDataset, Run, Split
 from multibit.errors import DataError, MismatchError
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe, Recipe
+from multibit.files import portable_path
 from multibit.pipeline import (
     build_indices,
     encode_image,
@@ -107,6 +108,20 @@ def test_an_index_holds_all_items_unless_rows_are_given(finished, store):
     assert ids_of(build_indices(finished, store)["image"]) == list(store.dataset.ids)
     assert ids_of(build_indices(finished, store, np.arange(ITEMS) < 3)["text"]) == ["0", "1", "2"]
     assert ids_of(build_indices(finished, store, [])["image"]) == []
+
+
+def test_an_index_describes_items_with_and_without_an_image_text_and_label(finished, store):
+    data = store.dataset
+    images = (None, Path("photos/1.png"), *data.images[2:])
+    labels = data.labels.copy()
+    labels[1] = 0
+    texts = (("first", "second"), ("",), *data.texts[2:])
+    described = dataclasses.replace(data, images=images, texts=texts, labels=labels)
+    index = build_indices(finished, dataclasses.replace(store, dataset=described), [1, 0])["text"]
+    assert index.payloads.rows(np.arange(2)) == [
+        {"image": portable_path(images[1], finished.folder / "index"), "text": "", "labels": []},
+        {"text": "first", "labels": data.label_names_of(0)},
+    ]
 
 
 def test_an_index_has_the_given_engine(finished, store):

@@ -8,7 +8,8 @@ from scipy.linalg import expm, fractional_matrix_power
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, FormatError
-from multibit.relation import RelationTeacher, load_teacher
+from multibit.paper import label_cells
+from multibit.relation import RelationTeacher, load_teacher, teacher_class
 from multibit.relation.teacher import quadrature
 
 rng = np.random.default_rng(11)
@@ -250,3 +251,15 @@ def test_values_other_than_zero_and_one_are_refused():
 
 def test_a_teacher_shows_its_settings():
     assert repr(RelationTeacher.fit(CASES["chain"])) == "RelationTeacher(4 labels, alpha=0.9, eta=0.2, scales=4)"
+
+
+@pytest.mark.parametrize("name", ["frt", "jaccard", "umh"])
+@pytest.mark.parametrize("items", [1, 7, 8, 50])
+def test_the_first_of_a_teacher_are_those_of_a_whole_sort(name, items, monkeypatch):
+    monkeypatch.setattr(label_cells, "BLOCK", 7)
+    rng = np.random.default_rng(items)
+    asked, database = rng.random((6, 5)) < 0.4, rng.random((items, 5)) < 0.3  # few label sets, so many ties
+    teacher = teacher_class(name).fit(rng.random((40, 5)) < 0.4)
+    scores = np.round(teacher.compare(teacher.embed(asked), teacher.embed(database)), 10)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(label_cells.first_of_teacher(teacher, asked, database, k=10), expected)

@@ -25,7 +25,7 @@ from multibit.data.images import open_image
 from multibit.errors import DataError
 from multibit.files import checksum_file, replacing
 from multibit.progress import track
-from multibit.relation import LabelGraph
+from multibit.relation.graph import related_labels
 from multibit.table import Cell, Number, Table
 from multibit.texts import is_blank
 
@@ -35,6 +35,9 @@ were scaled to 3/4 or 1/2 and saved again as JPEG, 95 to 99 % differ by no more;
 
 MIN_EDGES = 48
 """Images with fewer edges, such as icons, have hashes that are too similar: they are only compared byte by byte."""
+
+
+AT_ONCE = 1_024  # images that wait for a thread; the task of one takes more than a kilobyte
 
 
 class ImageHash(NamedTuple):
@@ -105,9 +108,7 @@ def check_dataset(
     hashes, reasons = ({}, {}) if absent else _hash_images(data)
     identical = _identical(hashes)
     groups = _near_duplicates(hashes, identical)
-    counts = data.labels.sum(axis=0, dtype=np.int64)
-    graph = LabelGraph.from_labels(data.labels) if data.labels.any() else None
-    related = (graph.weights > 0).sum(axis=1) if graph is not None else np.zeros(len(counts), np.int64)
+    counts, related = data.label_rows.per_label(), related_labels(data.label_rows.matrix)
     problems = [
         Finding(
             "missing images",
@@ -157,22 +158,24 @@ def are_near_duplicates(first: Path, second: Path) -> bool:
 def _hash_images(data: PairedDataset) -> tuple[dict[int, ImageHash], dict[int, str]]:
     """Hashes of the readable images, and reasons why the others are not readable, by row."""
     hashes, reasons = {}, {}
+    given = [(row, path) for row, path in enumerate(data.images) if path is not None]
     with (
-        track("Checking images", len(data), "images") as advance,
+        track("Checking images", len(given), "images") as advance,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        for row, found in enumerate(pool.map(_hash_image, data.images)):
-            if isinstance(found, str):
-                reasons[row] = found
-            elif found is not None:
-                hashes[row] = found
-            advance()
+        for start in range(0, len(given), AT_ONCE):
+            block = given[start : start + AT_ONCE]
+            for (row, _), found in zip(block, pool.map(_hash_image, (path for _, path in block)), strict=True):
+                if isinstance(found, str):
+                    reasons[row] = found
+                else:
+                    hashes[row] = found
+                advance()
     return hashes, reasons
 
 
-def _hash_image(path: Path | None) -> ImageHash | str | None:
-    if path is None:
-        return None
+def _hash_image(path: Path) -> ImageHash | str:
+    """The hash of an image, or the reason why it is not readable."""
     try:
         bits = difference_hash(open_image(path))
         return ImageHash(checksum_file(path), bits)
@@ -227,7 +230,7 @@ def _item_findings(
         Finding("items without a text", no_text, "their text features carry no information"),
         Finding(
             "items without a label",
-            where(data.labels.sum(axis=1) == 0),
+            where(data.label_rows.per_item() == 0),
             "as queries they have no relevant item; `multibit label` can make labels",
         ),
         Finding("identical images", of_rows(identical), "remove the copies, or keep each group in one role"),
@@ -256,7 +259,7 @@ def _facts_table(data: PairedDataset, related: IntArray) -> Table:
         "images": _count(sum(image is not None for image in data.images)),
         "texts": _count(sum(map(len, data.texts))),
         "labels": _count(labels),
-        "labels per item": Number(data.labels.sum() / len(data)),
+        "labels per item": Number(data.label_rows.per_item().sum() / len(data)),
         "label graph density": Number(related.sum() / max(labels * (labels - 1), 1), ".3f"),
         "fingerprint": data.fingerprint(),
     }
@@ -287,7 +290,7 @@ def _roles_table(data: PairedDataset, roles: Mapping[str, Rows], groups: Sequenc
     for role, rows in roles.items():
         shared = np.isin(rows, query)
         copies = np.isin(first[rows], first[query]) & ~shared
-        unlabelled = (data.labels[rows].sum(axis=1) == 0).sum()
+        unlabelled = (data.label_rows.per_item()[rows] == 0).sum()
         leaks: tuple[Cell, ...] = ("", "") if role == "query" else (_count(shared.sum()), _count(copies.sum()))
         lines.append((role, _count(len(rows)), _count(unlabelled), *leaks))
     header = ("role", "items", "without a label", "also in query", "near-duplicates of a query")

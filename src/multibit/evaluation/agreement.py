@@ -23,7 +23,8 @@ from multibit.progress import track
 
 BLOCK = 32  # queries whose distances to the whole database are held at once
 SCORES = 1 << 22  # products that are held at once
-CHUNK = 1 << 16  # items whose signs are held as real values at once
+SIGNS = 1 << 13  # items whose signs are held as real values at once
+CHUNK = 1 << 16  # items whose deviations from a sign are held at once
 UNIT = 1 << 20  # relaxed values are rounded to multiples of 1/UNIT, so that their sums are exact
 
 
@@ -325,8 +326,8 @@ def _rank_by_product(
 ) -> None:
     """Average precision of a block of queries: (b, B) whole numbers, (N, B) signs, labels in words."""
     score = np.empty((len(values), len(signs)))
-    for start in range(0, len(signs), CHUNK):
-        score[:, start : start + CHUNK] = values @ signs[start : start + CHUNK].astype(np.float64).T
+    for start in range(0, len(signs), SIGNS):
+        score[:, start : start + SIGNS] = values @ signs[start : start + SIGNS].astype(np.float64).T
     rows = np.arange(len(signs), dtype=np.uint64)
 
     def work(first: int, last: int) -> None:

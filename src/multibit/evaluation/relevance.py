@@ -13,6 +13,7 @@ from multibit.arrays import FloatArray, Labels, Rows
 from multibit.errors import DataError
 
 PROMPT = "a photo of a {}"
+BLOCK = 1 << 14  # label sets whose vectors are made at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,8 @@ class GradedRelevance:
     @classmethod
     def idf(cls, database_labels: ArrayLike) -> GradedRelevance:
         """Shared labels weighted by w_c = log((R+1)/(n_c+1)) over the R database items (IDF-weighted evaluator)."""
-        labels = np.asarray(database_labels, np.float64)
-        return cls("IDF", np.diag(np.log((len(labels) + 1) / (labels.sum(axis=0) + 1))))
+        labels = np.asarray(database_labels)
+        return cls("IDF", np.diag(np.log((len(labels) + 1) / (labels.sum(axis=0, dtype=np.float64) + 1))))
 
     @classmethod
     def semantic(
@@ -130,17 +131,21 @@ class LabelSetRelevance:
             DataError: another number of columns.
         """
         (few, asked), (many, searched) = _distinct(query_labels), _distinct(database_labels)
-        return [
-            cls(
-                np.ascontiguousarray(each.vectors(few)[0]), asked, np.ascontiguousarray(each.vectors(many)[1]), searched
-            )
-            for each in references
-        ]
+        return [cls(np.ascontiguousarray(each.vectors(few)[0]), asked, _right(each, many), searched)
+                for each in references]  # fmt: skip
 
     @property
     def counts(self) -> Rows:
         """(U,) database items with each label set."""
         return np.bincount(self.searched, minlength=len(self.right))
+
+
+def _right(relevance: GradedRelevance, sets: Labels) -> FloatArray:
+    """The right vectors (U, C) of label sets, made in blocks: the left ones are as large."""
+    whole = np.empty((len(sets), len(relevance.kernel)))
+    for start in range(0, max(len(sets), 1), BLOCK):  # an empty block has its columns checked
+        whole[start : start + BLOCK] = relevance.vectors(sets[start : start + BLOCK])[1]
+    return whole
 
 
 def _distinct(labels: ArrayLike) -> tuple[Labels, Rows]:

@@ -24,6 +24,7 @@ from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 
 SCALE = 1e10  # relevances are compared to ten digits: sums of equal label sets may differ in the last ones
 LARGEST_TABLE = 1 << 22  # cells of a contingency table; larger problems are sorted by scipy
+GAINS = 1 << 20  # relevances that are held at once to find the largest
 BLOCK = 64  # queries whose relevance to the whole database, or label vectors of whose hits, are held at once
 
 
@@ -164,10 +165,11 @@ def ideal_of_sets(sets: LabelSetRelevance, k: int = 100) -> FloatArray:
     items, counts = len(sets.searched), sets.counts
     kept = min(k, len(sets.right))  # each set has an item, so no other set can be among the k largest
     gains = np.empty((len(sets.left), min(k, items)))
-    for start in range(0, len(sets.left), BLOCK):
-        block = sets.left[start : start + BLOCK] @ sets.right.T  # (b, U)
+    size = max(1, min(BLOCK, GAINS // max(len(sets.right), 1)))
+    for start in range(0, len(sets.left), size):
+        block = sets.left[start : start + size] @ sets.right.T  # (b, U)
         largest = np.argpartition(-block, kept - 1, axis=1)[:, :kept]
-        for row, chosen, out in zip(block, largest, gains[start : start + BLOCK], strict=True):
+        for row, chosen, out in zip(block, largest, gains[start : start + size], strict=True):
             best = chosen[np.argsort(-row[chosen], kind="stable")]
             out[:] = np.repeat(row[best], np.minimum(counts[best], len(out)))[: len(out)]
     return gains[sets.asked]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau
 
-from multibit.arrays import Labels, mean_of
+from multibit.arrays import FloatArray, Labels, mean_of
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ideal_gains, ndcg
 from multibit.hashing.bits import allocate_bits
@@ -21,6 +21,7 @@ from multibit.relation.teacher import quadrature
 from multibit.relation.teachers import LearnedWeights
 
 TEACHER_QUERIES = 500  # that a label-side teacher ranks the database for
+BLOCK = 1 << 15  # database rows whose scores are held at once
 FIDELITY_QUERIES, FIDELITY_CANDIDATES = 200, 2_000  # that both the quadrature kernel and g* rank
 
 VALUE = Quantity("value", "g")
@@ -133,11 +134,22 @@ def first_of_teacher(teacher: RelationTeacher, asked: Labels, database: Labels, 
     Args:
         asked, database: (Q, C) and (N, C) multi-hot labels.
     """
-    left, right, k = teacher.embed(asked), teacher.embed(database), min(k, len(database))
-    rows = np.empty((len(left), k), np.int64)
-    for q in range(len(left)):
-        scores = np.round(np.asarray(teacher.compare(left[q : q + 1], right))[0], 10)  # equal label sets tie
-        least = np.partition(scores, -k)[-k]
-        candidates = np.flatnonzero(scores >= least)  # ascending, so a stable sort leaves ties in row order
-        rows[q] = candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
+    left, k = teacher.embed(asked), min(k, len(database))
+    rows, scores = np.empty((len(left), 0), np.int64), np.empty((len(left), 0))
+    for start in range(0, len(database), BLOCK):
+        block = np.arange(start, min(start + BLOCK, len(database)))
+        right = teacher.embed(database[block])
+        found = []
+        for q in range(len(left)):
+            own = np.round(np.asarray(teacher.compare(left[q : q + 1], right))[0], 10)  # equal label sets tie
+            found.append(_largest(np.append(scores[q], own), np.append(rows[q], block), k))
+        scores, rows = (np.stack(each) for each in zip(*found, strict=True))
     return rows
+
+
+def _largest(scores: FloatArray, rows: NDArray[np.int64], k: int) -> tuple[FloatArray, NDArray[np.int64]]:
+    """The k largest scores, largest first, with their rows; ties in the order given."""
+    kept = min(k, len(scores))
+    candidates = np.flatnonzero(scores >= np.partition(scores, -kept)[-kept])
+    first = candidates[np.argsort(-scores[candidates], kind="stable")[:kept]]
+    return scores[first], rows[first]

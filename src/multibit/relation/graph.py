@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 
-from multibit.arrays import FloatArray, as_labels
+from multibit.arrays import FloatArray, IntArray, as_labels
 from multibit.errors import ConfigError, DataError
 
 
@@ -58,12 +59,38 @@ class LabelGraph:
         return cls(weights, _normalized_laplacian(weights), specificity, cooccurrence)
 
 
+def related_labels(labels: csr_array, epsilon: float = 0.1) -> IntArray:
+    """Number of neighbours of each label in the label graph, in memory of the pairs of labels that occur together.
+
+    Args:
+        labels: (N, C) sparse multi-hot. epsilon: as for `LabelGraph.from_labels`.
+
+    Returns:
+        (C,) int64.
+
+    Example:
+        >>> related_labels(csr_array([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]]))
+        array([1, 1, 0])
+    """
+    y = labels.astype(np.float64)
+    pairs = (y.T @ y).tocoo()
+    count = pairs.diagonal()
+    apart = (pairs.row != pairs.col) & (pairs.data > 0)
+    first, second = pairs.row[apart], pairs.col[apart]
+    weights = _information(pairs.data[apart], count[first], count[second], y.shape[0], epsilon)
+    return np.bincount(first[weights > 0], minlength=y.shape[1]).astype(np.int64)
+
+
 def _ppmi(cooccurrence: FloatArray, count: FloatArray, items: int, epsilon: float) -> FloatArray:
-    expected = np.outer(count + epsilon, count + epsilon)
-    information = np.log((cooccurrence + epsilon) * items / expected)
+    information = _information(cooccurrence, count[:, None], count[None, :], items, epsilon)
     weights = np.where(cooccurrence > 0, np.maximum(information, 0.0), 0.0)
     np.fill_diagonal(weights, 0.0)
     return weights
+
+
+def _information(both: FloatArray, first: FloatArray, second: FloatArray, items: int, epsilon: float) -> FloatArray:
+    """Smoothed pointwise mutual information of two labels, from the items with both and with each."""
+    return np.asarray(np.log((both + epsilon) * items / ((first + epsilon) * (second + epsilon))))
 
 
 def _normalized_laplacian(weights: FloatArray) -> FloatArray:

@@ -48,7 +48,7 @@ def plain(name: Any) -> Any:
     return name.item() if isinstance(name, np.generic) else name
 
 
-def strings(values: Iterable[str]) -> pyarrow.LargeStringArray:
+def strings(values: Iterable[str | None]) -> pyarrow.LargeStringArray:
     """A string column."""
     return pyarrow.array(list(values), pyarrow.large_string())
 

@@ -57,7 +57,7 @@ class Shard:
 
     Example:
         >>> Shard.parse("2/8"), str(Shard(2, 8)), Shard(2, 8).holds("cat 7"), Shard.of("cat 7", 8)
-        (Shard(number=2, count=8), '2/8', False, Shard(number=6, count=8))
+        (Shard(number=2, count=8), '2/8', False, Shard(number=7, count=8))
     """
 
     number: int

@@ -19,6 +19,7 @@ from multibit import Codes, Index
 from multibit.search.remote import load, recall
 
 CANDIDATES, QUERIES = (40, 200, 1000), 100
+SMOKE = 500  # items of --smoke
 
 
 def measure(kind: str, count: int, lengths: list[int], url: str) -> None:
@@ -50,7 +51,9 @@ def main() -> None:
     parser.add_argument("--items", type=lambda text: int(text.replace("_", "")), default=100_000)
     parser.add_argument("--lengths", default="32,128")
     parser.add_argument("--postgres", help="URL of a server, without options")
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
+    items = SMOKE if given.smoke else given.items
     server = None
     if given.postgres is None:
         sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -64,12 +67,12 @@ def main() -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             name = connection.info.dbname
             connection.execute(f"ALTER DATABASE {name} SET maintenance_work_mem = '512MB'".encode())
-        print(f"{given.items:,} codes; {processor()}; load {os.getloadavg()[0]:.0f}\n")
+        print(f"{items:,} codes; {processor()}; load {os.getloadavg()[0]:.0f}\n")
         print(
             "| codes | bits | `ef_search` | recall at 10 | ms/query | build, s | MiB |\n|---|--:|--:|--:|--:|--:|--:|"
         )
         for kind in KINDS:
-            measure(kind, given.items, [int(each) for each in given.lengths.split(",")], url)
+            measure(kind, items, [int(each) for each in given.lengths.split(",")], url)
     finally:
         if server is not None:
             server.remove()

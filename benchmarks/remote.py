@@ -31,6 +31,7 @@ from multibit import Codes, Index
 from multibit.search.remote import RemoteIndex, load
 
 ROUNDS, BATCH, LENGTHS = 7, 32, (16, 64, 128)
+SMOKE = 2_000  # items of --smoke
 WHERE = {"labels": "some"}
 
 
@@ -106,7 +107,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--postgres", help="URL of a server")
     parser.add_argument("--clickhouse", help="URL of a server")
+    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
+    items, rounds = (SMOKE, 1) if given.smoke else (given.items, given.rounds)
     server = None
     if given.postgres is None:
         sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -117,8 +120,8 @@ def main() -> None:
         postgres = given.postgres or server.url(timeout=600)
         with tempfile.TemporaryDirectory() as folder:
             clickhouse = given.clickhouse or f"chdb://{folder}/data?timeout=600"
-            rows = compare(made(given.items), [clickhouse, postgres], given.rounds)
-        print(f"{given.items:,} codes; {versions(postgres)}; {processor()}; load {os.getloadavg()[0]:.0f}\n")
+            rows = compare(made(items), [clickhouse, postgres], rounds)
+        print(f"{items:,} codes; {versions(postgres)}; {processor()}; load {os.getloadavg()[0]:.0f}\n")
         names = [name for name in rows[0] if name != "engine"]
         print("| | " + " | ".join(row["engine"] for row in rows) + " |\n|---|" + "--:|" * len(rows))
         for name in names:

@@ -160,7 +160,6 @@ def ready(**changes):
     [
         ({"labels": None}, "bad.npz|labels|(60, 24)|(60, 16)"),
         ({"labels": np.full((60, 8), 2)}, "bad.npz|labels|0|1"),
-        ({"labels": np.zeros((60, 8))}, "label"),
         ({"labels": np.ones(60)}, "bad.npz|labels|(60,)"),
         ({"labels": np.zeros((0, 8)), "image": np.zeros((0, 3)), "text": np.zeros((0, 3))}, "bad.npz|empty"),
         ({"image": np.zeros((9, 24))}, "bad.npz|9|60"),
@@ -177,6 +176,11 @@ def ready(**changes):
 def test_bad_features_are_named(changes, named, here):
     ready(**changes)
     assert_names(refused("train", "bad.npz", "--out", "new", *TINY), *named.split("|"))
+
+
+def test_a_method_that_needs_labels_refuses_data_without_any(here):
+    ready(labels=np.zeros((60, 8)))
+    assert_names(refused("train", "bad.npz", "--out", "new", "--method", "multibit", *TINY), "label")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 torn", None], ids=["empty", "text", "zip", "cut"])

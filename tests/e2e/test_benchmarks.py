@@ -17,8 +17,10 @@ PRINTED = {
     "extraction": "decoding alone",
     "free": "UCCH, R@10",
     "gpu_check": "text: ",
+    "hnsw": "| clustered | 128 | 1000 |",
     "index": "two readers, a writer",
     "plus": "cross-length tau-b, multibit-plus",
+    "remote": "batch of 32, ms/query",
     "report": "with the report, this version",
     "resolution": "peak memory",
     "scale": "a billion codes",
@@ -28,7 +30,10 @@ PRINTED = {
     "startup": "multibit --help",
     "training": "medians of 1 rounds",
 }
-NEEDS = {"duplicates": "faiss", "index": "faiss", "search": "faiss", "serve": "fastapi"}
+NEEDS = {
+    "duplicates": "faiss", "hnsw": "psycopg", "index": "faiss", "remote": "psycopg", "search": "faiss",
+    "serve": "fastapi",
+}  # fmt: skip
 
 pytestmark = pytest.mark.slow
 

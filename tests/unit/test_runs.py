@@ -68,6 +68,7 @@ def test_the_files_of_a_run_folder_and_their_content(finished, store, split):
     assert record["selection"] == {
         "epoch": 1 + int(np.argmax(scores)),
         "validation_mean_mAP": max(scores),
+        "validation_recall": None,
         "rule": "largest validation mean mAP",
         "by_length": {},
     }

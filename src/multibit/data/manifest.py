@@ -52,12 +52,11 @@ SCHEMA = pyarrow.schema({"id": pyarrow.string(), "image": pyarrow.string(), "tex
 def read_manifest(
     path: Path | str,
     *,
-    images: Path | str | None = None,
+    images: Path | str | Callable[[str], Path] | None = None,
     columns: Mapping[str, str] | None = None,
     separator: str = "|",
     label_names: Sequence[str] | None = None,
     encoding: str | None = None,
-    locate: Callable[[str], Path] | None = None,
 ) -> PairedDataset:
     """Read one item per row.
 
@@ -70,12 +69,12 @@ def read_manifest(
 
     Args:
         path: a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file.
-        images: folder that image paths are relative to; the manifest's own when None.
+        images: folder that image paths are relative to, the manifest's own when None; or the path of an image from the
+            text of its cell.
         columns: the file's own column names by field, e.g. {"image": "file_name"}.
         separator: between several values of one CSV cell.
         label_names: the only labels allowed, in column order; all that occur when None.
         encoding: of a text file; by its byte order mark, or else UTF-8, when None.
-        locate: the path of an image from the text of its cell, instead of `images`.
 
     Raises:
         DataError: unreadable, empty, a field missing in a row, a value of another type, duplicate ids, an unknown
@@ -85,7 +84,7 @@ def read_manifest(
     columns = columns or {}
     require_known_fields(columns, FIELDS, "columns")
     path = Path(path)
-    root = path.parent if images is None else Path(images)
+    root = path.parent if images is None else images if callable(images) else Path(images)
     items: list[tuple[str, Path | None, tuple[str, ...]]] = []
     labels: list[Any] = []
     rows = array("q")
@@ -94,10 +93,10 @@ def read_manifest(
         for number, cells in rows_of(path, encoding):
             row = _Row(number, cells, columns, is_text)
             rows.append(number)
-            items.append(row.item(root if locate is None else locate, separator))
+            items.append(row.item(root, separator))
             labels.append(row.values("labels", separator))
             remarks.read(row, items[-1], labels[-1])
-        if images is not None:
+        if isinstance(root, Path) and images is not None:
             _require_effect(root, [image for _, image, _ in items if image is not None])
         remarks.tell()
         names, found = labels_of(labels, rows=rows, label_names=label_names)

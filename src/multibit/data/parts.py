@@ -109,7 +109,7 @@ class Parts:
             return path
 
         try:
-            return read_manifest(local, locate=locate, columns=self.columns, separator=self.separator)
+            return read_manifest(local, images=locate, columns=self.columns, separator=self.separator)
         except DataError as error:
             error.file, error.field = None, ", ".join(each for each in (url, error.field) if each)
             error.args = (error.render(),)

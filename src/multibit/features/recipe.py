@@ -58,7 +58,8 @@ class Recipe:
     @property
     def is_joint(self) -> bool:
         """Whether one model made both, so that an image can be compared with a text."""
-        return bool(self.image.weights) and self.image.weights == self.text.weights
+        image, text = self.image, self.text
+        return bool(image.weights) and (image.weights, image.dimension) == (text.weights, text.dimension)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

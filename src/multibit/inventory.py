@@ -32,11 +32,11 @@ def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
     """Human-readable facts about a dataset, feature store, run, portable model, index or codes file, by name.
 
     Args:
-        path: of any of these. deep: of an index: read and check all of it first.
+        path: of any of these. deep: of an index or a portable model: read and check all of it first.
 
     Raises:
         DataError: no such file, or none of these. FormatError: corrupt, truncated or newer.
-        ConfigError: `deep` of anything else than an index.
+        ConfigError: `deep` of anything else.
     """
     if not path.exists():
         raise DataError("no such file or folder.", file=path)
@@ -218,11 +218,16 @@ def _indices(path: Path) -> dict[str, str]:
 
 
 def _require_sound(path: Path) -> None:
+    from multibit.portable.model import PortableModel, is_portable
     from multibit.search.storage import require_sound
 
+    if is_portable(path):
+        PortableModel.open(path).require_whole()
+        return
     indices = [path] if path.suffix == ".mbx" else sorted(path.glob("*.mbx"))
     if not indices:
-        raise ConfigError("only an index is checked.", file=path, option="deep", hint="Leave it out.")
+        problem = "only an index or a portable model is checked."
+        raise ConfigError(problem, file=path, option="deep", hint="Leave it out.")
     for index in indices:
         require_sound(index)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import done, refused
+from commands import assert_names, done, refused
 from multibit import FeatureStore, Run, Split
 from multibit.codes import Codes
 from multibit.data.images import open_image
@@ -491,3 +491,40 @@ def test_an_export_asks_the_hub_only_when_allowed_and_never_with_the_token(tmp_p
     assert asked == [] and not (tmp_path / "model").exists() and not (tmp_path / "published").exists()
     export_run(run, tmp_path / "model", download=True)
     assert asked == [False, False]
+
+
+@pytest.mark.parametrize("part", ["heads/text", "heads/image", "encoders/text"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "another"])
+def test_a_changed_network_is_refused_and_changes_no_other_folder(exported, tmp_path, monkeypatch, part, damage):
+    monkeypatch.setenv("MULTIBIT_CACHE", str(tmp_path / "cache"))
+    model = shutil.copytree(exported, tmp_path / "model")
+    folder = model / "onnx" / part
+    largest = max(folder.glob("network.onnx*"), key=lambda file: file.stat().st_size)
+    if damage == "missing":
+        largest.unlink()
+    else:
+        content = bytearray(largest.read_bytes())
+        content[len(content) // 2] ^= 64
+        largest.write_bytes(content if damage == "flipped" else bytes(content) + b"0" * 64)
+    opened = PortableModel.open(model)
+    modality = part.partition("/")[2]
+    with pytest.raises(FormatError):
+        opened.require_whole()
+    with pytest.raises(FormatError):
+        opened.encode_texts(["a"]) if modality == "text" else opened.encode(np.ones((1, 1280), np.float32), "image")
+    assert_names(refused("info", model, "--deep"), "network.onnx")
+    whole = PortableModel.open(exported)
+    whole.require_whole()
+    assert whole.encode_texts(["a"]).shape == (1, whole.bits)
+
+
+def test_a_network_that_does_not_fit_is_an_error_with_its_file(exported, tmp_path):
+    model = shutil.copytree(exported, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config["heads"] = {}  # as in folders of earlier versions
+    (model / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(model / "onnx/heads/text")
+    shutil.copytree(model / "onnx/heads/image", model / "onnx/heads/text")
+    with pytest.raises(FormatError) as caught:
+        PortableModel.open(model).encode_texts(["a"])
+    assert caught.value.file == model / "onnx/heads/text/network.onnx"

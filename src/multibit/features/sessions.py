@@ -29,16 +29,16 @@ class Network:
     """A network in ONNX. Calls from several threads run at the same time, each on its own thread.
 
     Attributes:
-        folder: with `network.onnx` and `network.onnx.data`. checksum: of both, which names the optimised copy; ""
-            for a small network, which is opened as it is.
+        folder: with `network.onnx` and `network.onnx.data`. checksum: of both; "" if it is not known.
         many: many calls will follow: the weights are packed for them first, which takes time and memory.
+        is_large: kept as an optimised copy, which the checksum names; a small network is opened as it is.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
     """
 
-    def __init__(self, folder: Path, checksum: str, *, many: bool = False) -> None:
-        self.folder, self.checksum, self.many = folder, checksum, many
+    def __init__(self, folder: Path, checksum: str, *, many: bool = False, is_large: bool = True) -> None:
+        self.folder, self.checksum, self.many, self.is_large = folder, checksum, many, is_large
         self._session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -51,12 +51,27 @@ class Network:
             inputs: name -> array. outputs: names of the results.
 
         Raises:
-            FormatError: not a network that ONNX Runtime can open.
+            FormatError: changed since it was written, or not a network that ONNX Runtime can open and run.
         """
         if self._session is None:
-            self._session = _open(self.folder, self.checksum, self.many)
-        found: list[NDArray[Any]] = self._session.run(list(outputs), dict(inputs))
+            self._session = _open(self.folder, self.checksum, self.many, self.is_large)
+        try:
+            found: list[NDArray[Any]] = self._session.run(list(outputs), dict(inputs))
+        except Exception as error:  # the library has no common class of errors
+            reason = str(error).splitlines()[0][:200]
+            raise FormatError(f"does not fit its inputs ({reason}).", file=self.folder / NETWORK) from None
         return found
+
+    def require_whole(self) -> None:
+        """Refuse files that differ from those that were written, if their checksum is known.
+
+        Raises:
+            FormatError: missing or changed.
+        """
+        if self.checksum and checksum_of(self.folder) != self.checksum:
+            raise FormatError(
+                "the content does not match the checksum.", file=self.folder / NETWORK, hint="Export the model again."
+            )
 
 
 def runtime() -> Any:
@@ -84,13 +99,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multibit"
 
 
-def _open(folder: Path, checksum: str, many: bool) -> Any:
-    """A session; of the optimised copy, which is made first where there is none."""
+def _open(folder: Path, checksum: str, many: bool, is_large: bool) -> Any:
+    """A session; of the optimised copy of a large network, which is made first where there is none."""
     library = runtime()
+    if checksum and is_large:
+        with contextlib.suppress(Exception):  # no copy, the cache cannot be written, or a copy is damaged
+            return _open_optimised(library, folder, checksum, many)
+    Network(folder, checksum).require_whole()
     try:
-        if checksum:
-            with contextlib.suppress(Exception):  # the cache cannot be written, or a copy is damaged
-                return _open_optimised(library, folder, checksum, many)
         options = _options(library, many)
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_ENABLE_ALL
         return library.InferenceSession(folder / NETWORK, options, providers=_PROVIDERS)
@@ -105,6 +121,7 @@ _PROVIDERS = ["CPUExecutionProvider"]
 def _open_optimised(library: Any, folder: Path, checksum: str, many: bool) -> Any:
     optimised = cache_folder() / "optimised" / f"{checksum}-{library.__version__}-{_processor()}"
     if not optimised.exists():
+        Network(folder, checksum).require_whole()  # the copy serves every folder with this checksum
         _optimise(library, folder, optimised)
     return library.InferenceSession(optimised / NETWORK, _options(library, many), providers=_PROVIDERS)
 
@@ -143,8 +160,14 @@ def _processor() -> str:
 
 
 def checksum_of(folder: Path) -> str:
-    """Checksum of a network and its weights."""
-    return fingerprint(*(checksum_file(folder / name) for name in (NETWORK, WEIGHTS)))
+    """Checksum of a network and of its weights, which a small one has in the same file.
+
+    Raises:
+        FormatError: there is no network.
+    """
+    if not (folder / NETWORK).is_file():
+        raise FormatError("is missing.", file=folder / NETWORK, hint="Export the model again.")
+    return fingerprint(*(checksum_file(folder / name) for name in (NETWORK, WEIGHTS) if (folder / name).exists()))
 
 
 def batch_of(arrays: Sequence[NDArray[Any]], size: int) -> NDArray[Any]:

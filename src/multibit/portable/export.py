@@ -17,6 +17,7 @@ from multibit.features.load import image_encoder_of, located_recipe, text_encode
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
+from multibit.features.sessions import checksum_of
 from multibit.files import replacing, write_json
 from multibit.hashing.heads import can_export, export_head
 from multibit.machine import versions_here
@@ -91,6 +92,7 @@ def write_config(run: Run, folder: Path, recipe: Recipe | None = None, weights: 
         weights or run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
         {"image": model.image_dim, "text": model.text_dim}, recipe or run.recipe, versions_here(),
         list(run.label_names), list(run.record.blocks), run.record.teacher,
+        {each.name: checksum_of(each) for each in sorted((folder / NETWORKS / "heads").glob("*"))},
     )  # fmt: skip
     write_json(folder / CONFIG, msgspec.to_builtins(config), kind=KIND, version=VERSION)
 

@@ -7,8 +7,8 @@ The folder has `config.json`, a model card, and in `onnx/` the hash network of e
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError, MissingExtraError, require_known
 from multibit.features.base import Prompted
-from multibit.features.portable import PortableImages, PortableTexts, cached_folder
+from multibit.features.portable import PortableImages, PortableTexts, cached_folder, read_about
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import Network
 from multibit.files import building, located, read_json, typed
@@ -50,6 +50,7 @@ class Config(msgspec.Struct):
         model: fingerprint of the weights. method: name. layout: of the codes. lengths: of the training.
         dimensions: modality -> length of the features. recipe: of the features. versions: of the libraries that wrote
             the folder. label_names, blocks, teacher: as in the record of the run; empty in folders of earlier versions.
+        heads: modality -> checksum of its hash network; empty in folders of earlier versions.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Config(msgspec.Struct):
     label_names: list[str] = []
     blocks: list[int] = []
     teacher: str = ""
+    heads: dict[str, str] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,7 @@ class PortableModel:
         folder: of its files. weights: hash of those of the model that was exported. method: name.
         layout: of the codes. lengths: of the training, ascending. recipe: of the features.
         dimensions: modality -> length of the features. many: many queries will follow, see `Network`.
+        heads: modality -> checksum of its hash network; none in folders of earlier versions.
     """
 
     folder: Path
@@ -82,6 +85,7 @@ class PortableModel:
     recipe: Recipe
     dimensions: dict[Modality, int]
     many: bool = False
+    heads: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"PortableModel({str(self.folder)!r}, {self.method}, {self.layout.longest} bits)"
@@ -105,7 +109,7 @@ class PortableModel:
                 raise ValueError(f"dimensions of {', '.join(config.dimensions) or 'nothing'}")
         return cls(
             Path(folder), config.model, config.method, layout, tuple(config.lengths), config.recipe, config.dimensions,
-            many,
+            many, config.heads,
         )  # fmt: skip
 
     def fingerprint(self) -> str:
@@ -171,7 +175,25 @@ class PortableModel:
 
     @cached_property
     def _heads(self) -> dict[Modality, Network]:
-        return {modality: Network(self.networks / "heads" / modality, "", many=self.many) for modality in MODALITIES}
+        return {
+            modality: Network(
+                self.networks / "heads" / modality, self.heads.get(modality, ""), many=self.many, is_large=False
+            )
+            for modality in MODALITIES
+        }
+
+    def require_whole(self) -> None:
+        """Compare all networks of the folder with their checksums, which opening does for those that are not cached.
+
+        Raises:
+            FormatError: one is missing or was changed.
+        """
+        for network in self._heads.values():
+            network.require_whole()
+        for modality in MODALITIES:
+            folder = self.networks / "encoders" / modality
+            if folder.exists():
+                Network(folder, read_about(folder, modality).checksum).require_whole()
 
     @cached_property
     def text_encoder(self) -> TextEncoder:

@@ -69,7 +69,7 @@ def test_every_command_of_a_page_has_a_known_verb_and_known_options(page: Path):
 
 def test_few_blocks_are_not_tested():
     marked = [block.title for page in PAGES for block in blocks(page, "sh", "python") if not block.is_tested]
-    assert len(marked) <= 10 and all(re.fullmatch("Not tested: needs .+", title) for title in marked)
+    assert len(marked) <= 12 and all(re.fullmatch("Not tested: needs .+", title) for title in marked)
 
 
 def test_every_public_name_is_on_one_page_of_the_api():

@@ -85,7 +85,7 @@ def test_the_numbers_are_printed_and_the_report_is_written_next_to_the_codes(cod
     assert printed.index("mAP@all, the whole database") < printed.index("Wrote")
     assert "most common labels first" not in printed and "random order" in printed
     tables = {path.stem for path in (report / "tables").iterdir()}
-    assert tables == {"accuracy-1", "resolution-1", "agreement", "bits"}
+    assert tables == {"accuracy-1", "resolution-1", "pair-recall-1", "pair-recall-2", "agreement", "bits"}
     figures = {path.stem for path in (report / "figures").iterdir()}
     assert figures == {
         "map-by-length", "precision-recall", "precision-at-n", "rank-displacement", "distances-by-shared-labels",
@@ -99,7 +99,9 @@ def test_the_numbers_are_printed_and_the_report_is_written_next_to_the_codes(cod
 def test_a_report_of_one_length_compares_no_lengths(codes):
     done("evaluate", codes.nested)
     report = codes.folder / "nested-report"
-    assert {path.stem for path in (report / "tables").iterdir()} == {"accuracy-1", "resolution-1", "bits"}
+    assert {path.stem for path in (report / "tables").iterdir()} == {
+        "accuracy-1", "resolution-1", "pair-recall-1", "pair-recall-2", "bits",
+    }  # fmt: skip
     assert "whole code" in (report / "tables" / "bits.md").read_text()
     assert not (report / "figures" / "rank-displacement.png").exists()
 

@@ -204,7 +204,7 @@ def test_a_report_of_fewer_runs_removes_old_comparisons(runs, tmp_path):
 @pytest.mark.slow
 def test_a_report_has_page_tables_and_figures(report):
     assert {path.name for path in report.folder.iterdir()} == {"report.html", "tables", "figures"}
-    assert len(list((report.folder / "tables").iterdir())) == 11 * 3
+    assert len(list((report.folder / "tables").iterdir())) == 15 * 3
     assert {path.suffix for path in (report.folder / "figures").iterdir()} == {".svg"}
     assert len(list((report.folder / "figures").iterdir())) == 11
     assert all(path.stat().st_size for path in report.folder.rglob("*"))

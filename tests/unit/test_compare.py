@@ -40,7 +40,7 @@ def three():
 def test_comparison_table(three):
     table, note = compare(*three).markdown().rsplit("\n\n", 1)
     assert table == (
-        "**ours compared with other runs, all items**\n"
+        "**ours compared with other runs in mAP, all items**\n"
         "\n"
         "|  | bits | run | mAP | ours minus it | 95 % interval | improved | tied | degraded | p |\n"
         "|---|--:|---|--:|--:|---|--:|--:|--:|--:|\n"

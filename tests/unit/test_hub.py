@@ -290,4 +290,4 @@ def test_the_command_line_pushes_a_run(finished, monkeypatch):
     monkeypatch.setattr(Run, "push_to_hub", lambda run, repo_id, **options: pushed.append((repo_id, options)) or "url")
     assert "url" in done("push", finished.folder, "me/run", "--private", "--license", "mit", "--no-encoders")
     expected = {"private": True, "commit_message": "Upload a multibit run", "create_pr": False, "license": "mit"}
-    assert pushed == [("me/run", {**expected, "encoders": False, "index": None})]
+    assert pushed == [("me/run", {**expected, "encoders": False, "index": None, "download": False})]

@@ -108,7 +108,7 @@ def test_an_evaluation_has_both_bounds():
         CodedItems(codes, codes, side.astype(np.uint8)) for codes, side in ((a, query_labels), (b, labels))
     )
     found = evaluate(query, database, (1, 2), training_labels=labels)
-    assert found.metrics == [MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES]
+    assert found.metrics[:4] == [MAP, MAP_TIE_AVERAGED, MAP_BEST_TIES, MAP_WORST_TIES]
     for metric, ties in TIES.items():
         for direction, bits in itertools.product(("i2t", "t2i"), (1, 2)):
             expected = average_precision(a, b, query_labels, labels, bits, ties)

@@ -109,7 +109,7 @@ def upload(
         raise ConfigError(
             f"{repo_id} cannot be written ({_first_line(error)}).",
             option="repo_id",
-            hint="Log in with `hf auth login`, or set HF_TOKEN to a token that may write there.",
+            hint="Check the connection; log in with `hf auth login`, or set HF_TOKEN to a token that may write there.",
         ) from None
     return str((create_pr and commit.pr_url) or commit.commit_url)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.huggingface import write_huggingface
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError, MissingExtraError, QueryNote
+from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError, QueryNote
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import ImageEncoder, TextEncoder, unread
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
@@ -42,7 +43,7 @@ from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX as INDEX
 from multibit.search.names import index_path as index_path
 from multibit.search.names import located_hits as located_hits
-from multibit.search.remote.urls import is_url
+from multibit.search.remote.urls import SCHEMES, is_url
 from multibit.search.together import writing_together
 from multibit.texts import is_blank
 
@@ -413,6 +414,9 @@ def load_indices(run: AnyRun, store: FeatureStore, url: str, rows: ArrayLike | N
     return {name: load(source, url, name) for name, source in sources.items()}
 
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # longer than the letter of a drive
+
+
 def open_index(
     run: AnyRun, folder: Path | str, modality: Modality, bits: int | None = None, *, partial: bool = False
 ) -> Index | RemoteIndex:
@@ -430,6 +434,8 @@ def open_index(
     if is_url(folder):
         return _open_remote(run, str(folder), modality, bits, partial)
     folder = Path(folder)
+    if _SCHEME.match(str(folder)) and not folder.exists():
+        raise ConfigError(f"the URL of a database begins with {', '.join(SCHEMES)}; got {folder}.", option="index")
     path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")

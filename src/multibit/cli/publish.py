@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import DownloadOption, Modality, RunArgument, Target, echo, refuse_unused
+from multibit.cli.options import DownloadOption, Modality, Target, echo, refuse_unused
 from multibit.errors import DataError
 
 
@@ -39,6 +39,7 @@ def export(
 
     A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
     """
+    from multibit.data.manifest import READ
     from multibit.files import require_writable
     from multibit.portable.model import is_portable
 
@@ -50,6 +51,9 @@ def export(
     if to is None and is_portable(source):
         hint = "Copy the folder, or export the run that it was made of."
         raise DataError("is a portable model already.", file=source, hint=hint)
+    if to is None and source.suffix.lower() in READ:
+        hint = "Name an index (.mbx) or a run; items and images are exported with `to` huggingface."
+        raise DataError("is neither an index nor a run.", file=source, hint=hint)
     if to is None and not is_run:
         _export_index(ctx, source, out, bits)
         return
@@ -128,7 +132,7 @@ def _export_sentences(run: Path, out: Path, modality: Modality) -> None:
 
 
 def push(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder written by `multibit train`.")],
     repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Repository on the Hugging Face Hub.")],
     private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
     license: Annotated[str | None, typer.Option(help="License in the model card, such as apache-2.0.")] = None,
@@ -152,8 +156,11 @@ def push(
     Uploads the model in safetensors and ONNX, its record and a model card; no local paths, no features and no images.
     The token is that of `hf auth login`, or the variable HF_TOKEN.
     """
+    from multibit.portable.model import is_portable
     from multibit.runs import Run
 
+    if is_portable(run) and not (run / "run.json").exists():
+        raise DataError("is a portable model.", file=run, hint="Push the run that it was exported from.")
     address = Run.load(run).push_to_hub(
         repo_id,
         private=private or None,

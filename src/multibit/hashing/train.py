@@ -309,6 +309,13 @@ def _selection(
         )
     if not method.labels:
         return partial(_recall, validation=validation, lengths=settings.lengths), fingerprint(*validation.arrays)
+    if not training.labels.any():
+        raise DataError(
+            "no training item has a label.",
+            option="training",
+            field="labels",
+            hint="Label the items with `multibit label`, or train with the method multibit-free.",
+        )
     if not (validation.labels.astype(np.int64) @ training.labels.T.astype(np.int64)).any():
         raise DataError(
             f"none of the {len(validation)} rows shares a label with a training row, so they cannot select an epoch.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multibit.errors import ConfigError, MissingExtraError
+from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.integrations.texts import TEXT, Texts
 from multibit.pipeline import encode_text, encode_texts
 from multibit.search import Hit, Index
@@ -110,6 +110,8 @@ class MultibitVectorStore(VectorStore):
     ) -> list[str]:
         """Add texts, and return their ids; those with an id that is already there are replaced."""
         given = list(texts)
+        if metadatas is not None and len(metadatas) != len(given):
+            raise DataError(f"{len(metadatas)} for {len(given)} texts.", field="metadatas")
         names = [name or str(uuid.uuid4()) for name in ids or [""] * len(given)]
         self._texts.put(names, given, metadatas or [{}] * len(given))
         return names

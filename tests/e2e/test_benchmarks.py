@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -53,6 +54,8 @@ def test_every_benchmark_is_tested():
 def test_a_benchmark_runs_in_its_smoke_size(name, monkeypatch, capsys):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
+    if name == "remote" and not os.environ.get("MULTIBIT_CHDB"):
+        pytest.skip("tests/e2e/test_clickhouse_process.py runs it")
     monkeypatch.syspath_prepend(BENCHMARKS)  # as for a script
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 
 import msgspec
@@ -31,6 +32,8 @@ def server():
 
 @pytest.fixture(scope="module")
 def chdb(tmp_path_factory):
+    if not os.environ.get("MULTIBIT_CHDB"):
+        pytest.skip("tests/e2e/test_clickhouse_process.py runs it")
     pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
     pytest.importorskip("clickhouse_connect", reason='not installed: pip install "multibit[clickhouse]"')
     return f"chdb://{tmp_path_factory.mktemp('chdb')}"

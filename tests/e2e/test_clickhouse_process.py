@@ -1,0 +1,34 @@
+"""ClickHouse inside a process: its tests run in a process of their own, because at times the engine never answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = (
+    "tests/contracts/test_indices_contract.py",
+    "tests/unit/test_remote.py",
+    "tests/e2e/test_benchmarks.py::test_a_benchmark_runs_in_its_smoke_size[remote]",
+)
+ATTEMPTS, LIMIT = 3, 200  # seconds; they take about 40
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_tests_of_clickhouse_in_a_process_pass():
+    pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "clickhouse or cluster or smoke", *TESTS]
+    environment = {**os.environ, "MULTIBIT_CHDB": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for _ in range(ATTEMPTS):
+        try:
+            found = subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            continue
+        assert found.returncode == 0, found.stdout[-3000:]
+        return
+    pytest.fail(f"the engine did not answer within {LIMIT} s, {ATTEMPTS} times")

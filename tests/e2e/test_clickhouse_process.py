@@ -20,9 +20,10 @@ ATTEMPTS, LIMIT = 3, 200  # seconds; they take about 40
 pytestmark = pytest.mark.slow
 
 
-def test_the_tests_of_clickhouse_in_a_process_pass():
+@pytest.mark.parametrize("tests", TESTS)
+def test_the_tests_of_clickhouse_in_a_process_pass(tests):
     pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "clickhouse or cluster or smoke", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "clickhouse or cluster or smoke", tests]
     environment = {**os.environ, "MULTIBIT_CHDB": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for _ in range(ATTEMPTS):
         try:

@@ -25,7 +25,7 @@ START = DOCS / "own-data.md"
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that "Your own data" leaves, made of a few items and epochs: the other pages start from it."""
     data = sample.load_sample()

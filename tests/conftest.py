@@ -217,3 +217,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set MULTIBIT_SHARED to its parent")
     return folder
+
+
+@pytest.fixture(scope="module")
+def chdb(tmp_path_factory):
+    """The URL of ClickHouse in this process, which `tests/e2e/test_clickhouse_process.py` starts for it."""
+    if not os.environ.get("MULTIBIT_CHDB"):
+        pytest.skip("tests/e2e/test_clickhouse_process.py runs it")
+    pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
+    pytest.importorskip("clickhouse_connect", reason='not installed: pip install "multibit[clickhouse]"')
+    return f"chdb://{tmp_path_factory.mktemp('chdb')}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -32,15 +31,6 @@ def postgres():
             connection.execute(f"CREATE DATABASE part{number}")
     yield server
     server.remove()
-
-
-@pytest.fixture(scope="module")
-def chdb(tmp_path_factory):
-    if not os.environ.get("MULTIBIT_CHDB"):
-        pytest.skip("tests/e2e/test_clickhouse_process.py runs it")
-    pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
-    pytest.importorskip("clickhouse_connect", reason='not installed: pip install "multibit[clickhouse]"')
-    return f"chdb://{tmp_path_factory.mktemp('chdb')}"
 
 
 @pytest.fixture(params=BACKENDS)

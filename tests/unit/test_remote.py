@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 
 import msgspec
@@ -28,15 +27,6 @@ def server():
     server = PostgresServer()
     yield server
     server.remove()
-
-
-@pytest.fixture(scope="module")
-def chdb(tmp_path_factory):
-    if not os.environ.get("MULTIBIT_CHDB"):
-        pytest.skip("tests/e2e/test_clickhouse_process.py runs it")
-    pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
-    pytest.importorskip("clickhouse_connect", reason='not installed: pip install "multibit[clickhouse]"')
-    return f"chdb://{tmp_path_factory.mktemp('chdb')}"
 
 
 @pytest.fixture(params=["postgresql", "clickhouse"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, length_near
+from multibit.codes.items import DIRECTION_NAMES, length_near
 from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_WORST_TIES
 from multibit.report.figure_parts import (
     DIRECTION_DASHES,
@@ -14,6 +14,7 @@ from multibit.report.figure_parts import (
     StudyFigure,
     as_label,
     at_lengths,
+    by_direction,
     color_of,
     database_of,
     names_of,
@@ -88,8 +89,8 @@ def _map_caption(study: Study) -> str:
 
 def _ap_differences(study: Study) -> Figure:
     comparison, bits = study.comparisons[0], length_near(study.first.lengths)
-    figure, panels = panels_of([f"{DIRECTION_NAMES[direction]}, {bits} bits" for direction in DIRECTIONS])
-    for axes, direction in zip(panels, DIRECTIONS, strict=True):
+    figure, panels = by_direction(f", {bits} bits")
+    for axes, direction in panels:
         for number, name in enumerate(comparison.names[1:], start=1):
             each = comparison.differences[name, direction, bits]
             values = np.quantile(100 * each.values, np.linspace(0, 1, min(len(each.values), POINTS)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from multibit.arrays import FloatArray
-from multibit.codes.items import Direction
+from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
 from multibit.report.figures import MARKERS, draw_panels
 from multibit.report.study import Study
 
@@ -60,6 +60,12 @@ def panels_of(
         left=left if len(titles) > 1 else 2 * left, right=0.98, top=0.9, bottom=bottom, wspace=between
     )
     return figure, panels
+
+
+def by_direction(what: str = "") -> tuple[Figure, list[tuple[Axes, Direction]]]:
+    """A panel for each direction; `what` is shown follows its name."""
+    figure, panels = panels_of([f"{DIRECTION_NAMES[direction]}{what}" for direction in DIRECTIONS])
+    return figure, list(zip(panels, DIRECTIONS, strict=True))
 
 
 def at_lengths(axes: Axes, lengths: Sequence[int]) -> None:

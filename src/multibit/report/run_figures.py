@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES
+from multibit.codes.items import MODALITIES
 from multibit.evaluation.assessment import COUNTED_QUERIES, MOST_SHARED, SAMPLED_QUERIES
 from multibit.report.figure_parts import (
     DIRECTION_DASHES,
     StudyFigure,
     as_label,
+    by_direction,
     by_length,
     color_of,
     database_of,
@@ -34,8 +35,8 @@ MOST_NAMES = 32  # labels whose names can be read next to the graph
 
 def _precision_recall(study: Study) -> Figure:
     run = study.first
-    figure, panels = panels_of([f"{DIRECTION_NAMES[direction]}, by Hamming radius" for direction in DIRECTIONS])
-    for axes, direction in zip(panels, DIRECTIONS, strict=True):
+    figure, panels = by_direction(", by Hamming radius")
+    for axes, direction in panels:
         for number, bits in enumerate(run.lengths):
             curve = run.evaluations[0].curves[direction, bits]
             known = ~np.isnan(curve.precision)
@@ -56,8 +57,8 @@ def _precision_recall_caption(study: Study) -> str:
 
 def _precision_at_n(study: Study) -> Figure:
     run = study.first
-    figure, panels = panels_of([DIRECTION_NAMES[direction] for direction in DIRECTIONS])
-    for axes, direction in zip(panels, DIRECTIONS, strict=True):
+    figure, panels = by_direction()
+    for axes, direction in panels:
         for number, bits in enumerate(run.lengths):
             places, values = thinned(run.precision[direction, bits])
             ranks = [place + 1 for place in places]

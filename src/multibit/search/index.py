@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_kind, require_known
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
@@ -20,11 +20,12 @@ from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import evaluate, read_typed
 from multibit.search.metadata import Metadata
+from multibit.search.one_model import OfOneModel
 from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Version
 
 
-class Index:
+class Index(OfOneModel):
     """Searchable codes of one modality.
 
     Every change is made in memory, completely or not at all: an error leaves the index unchanged, and results and
@@ -316,18 +317,6 @@ class Index:
         columns, kinds = [part.segment.metadata for part in self._version.parts], self._version.kinds
         return read_typed(typed, lambda where: any(evaluate(where, each, kinds).any() for each in columns), kinds)
 
-    def require_model(self, model: str) -> None:
-        """Refuse to compare codes of different models, whose bits have different meanings.
-
-        Raises:
-            MismatchError: the fingerprints differ.
-        """
-        if self.model != model:
-            raise MismatchError(
-                f"the index holds codes of model {self.model or 'unknown'}, not of model {model or 'unknown'}.",
-                hint="Build the index again with this model.",
-            )
-
     # On disk
 
     def save(self, path: Path | str) -> None:
@@ -463,11 +452,9 @@ class Index:
         """Codes that have the length and the views of the index; None while empty."""
         return self._version.parts[0].segment.codes if self._version.parts else None
 
-    def _require_own(self, codes: Codes, model: str | None = None) -> None:
-        """Refuse codes of another model, where that of the codes is given, or both are known."""
-        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
-        if model is not None or (codes.model and self.model):
-            self.require_model(codes.model if model is None else model)
+    @property
+    def _described(self) -> tuple[str, str]:
+        return "the index", "Build the index again with this model."
 
     def _require_changeable(self, *codes: Codes) -> None:
         """Refuse to change an index of which only a part was read, and codes that its engine cannot search."""

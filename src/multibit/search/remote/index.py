@@ -13,19 +13,20 @@ import numpy as np
 
 from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, check_k, check_radius
-from multibit.errors import ConfigError, DataError, MismatchError, require_kind, require_known
+from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
 from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
 from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.one_model import OfOneModel
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, Store
 from multibit.search.remote.hnsw import MOST_CANDIDATES
 from multibit.search.results import SearchResult
 from multibit.search.segments import Lost, Part, Segment, Version
 
 
-class RemoteIndex:
+class RemoteIndex(OfOneModel):
     """Searchable codes of one modality in a database.
 
     The verbs, the filters and the answers are those of `Index`: exact, ordered by (distance, age), where an item that
@@ -49,7 +50,7 @@ class RemoteIndex:
         return f"RemoteIndex({self.store.place}, {self.modality or 'item'}s, {self.bits} bits)"
 
     @property
-    def model(self) -> str:
+    def model(self) -> str:  # type: ignore[override]  # read from the database
         """Fingerprint of the model that made the codes; "" when unknown."""
         return self._facts.model
 
@@ -265,18 +266,6 @@ class RemoteIndex:
             typed, lambda where: bool(self.search(nothing, 1, 1, where=where, fields=()).counts[0]), self._facts.fields
         )
 
-    def require_model(self, model: str) -> None:
-        """Refuse to compare codes of different models, whose bits have different meanings.
-
-        Raises:
-            MismatchError: the fingerprints differ.
-        """
-        if self.model != model:
-            raise MismatchError(
-                f"{self.store.place} holds codes of model {self.model or 'unknown'}, not of {model or 'unknown'}.",
-                hint="Load the index of this model: multibit index RUN --to URL.",
-            )
-
     # Versions
 
     def refresh(self) -> bool:
@@ -315,10 +304,9 @@ class RemoteIndex:
 
     # Checks
 
-    def _require_own(self, codes: Codes, model: str | None = None) -> None:
-        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
-        if model is not None or (codes.model and self.model):
-            self.require_model(codes.model if model is None else model)
+    @property
+    def _described(self) -> tuple[str, str]:
+        return self.store.place, "Load the index of this model: multibit index RUN --to URL."
 
     def _require_candidates(self, ef_search: int | None) -> None:
         if ef_search is None:

@@ -46,12 +46,12 @@ from .hashing.train import train as train
 from .hub import pull as pull
 from .measurement import evaluate_run as evaluate_run
 from .pipeline import build_indices as build_indices
-from .pipeline import encode_image as encode_image
-from .pipeline import encode_text as encode_text
 from .pipeline import open_features as open_features
 from .pipeline import open_run as open_run
 from .portable.export import export_run as export_run
 from .portable.model import PortableModel as PortableModel
+from .queries import encode_image as encode_image
+from .queries import encode_text as encode_text
 from .relation import RelationTeacher as RelationTeacher
 from .runs import Run as Run
 from .runs import read_history as read_history

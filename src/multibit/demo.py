@@ -21,8 +21,9 @@ from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
 from multibit.machine import processors
 from multibit.measurement import evaluate_run
-from multibit.pipeline import INDEX, build_indices, encode_image, encode_text, index_name, index_path, located_hits
+from multibit.pipeline import INDEX, build_indices, index_name, index_path, located_hits
 from multibit.portable.export import make_portable
+from multibit.queries import encode_image, encode_text
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
 from multibit.runs import Run, describe_code

@@ -18,8 +18,6 @@ from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.files import portable_path
 from multibit.pipeline import (
     build_indices,
-    encode_image,
-    encode_text,
     index_path,
     open_features,
     open_index,
@@ -27,6 +25,7 @@ from multibit.pipeline import (
     update_indices,
     write_codes,
 )
+from multibit.queries import encode_image, encode_text
 
 # Features
 

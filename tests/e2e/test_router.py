@@ -327,5 +327,6 @@ def test_what_is_no_router_is_refused(pictured, indices):
         assert caught.value.option == "shards"
     with client_of(pictured, indices) as whole, served(pictured, indices) as url:
         assert await_ready(whole).get("/v1/shard").status_code == 404
-        with router_of([url]) as router:
-            assert router.post("/v1/search", json=SEARCH).status_code == 503
+        with pytest.raises(MismatchError) as caught, router_of([url]):
+            pass
+        assert caught.value.field == url

@@ -24,6 +24,7 @@ from multibit.serve.problems import RefusedError
 
 LOG = logging.getLogger("multibit.serve")
 FAILED = (401, 421)  # answers that say that this is not the server; from 500 on it has failed
+NO_SHARD = "it is not a server of a shard"
 PROBED = 2.0  # seconds that a server has to say what it is; at the start as long as for a request
 
 
@@ -58,13 +59,13 @@ class Replica:
         try:
             response = await asyncio.wait_for(self.http.get("/v1/shard"), timeout)
             if response.status_code != 200:
-                self.problem = f"status {response.status_code}"
+                self.problem = NO_SHARD if response.status_code == 404 else f"status {response.status_code}"
                 return
             self.info, self.problem = ShardInfo.model_validate_json(response.content), ""
         except (httpx.TransportError, TimeoutError) as error:
             self.problem = _said(error)
         except ValidationError:
-            self.problem = "it is not a server of a shard"
+            self.problem = NO_SHARD
 
 
 @dataclass(eq=False)
@@ -123,12 +124,14 @@ class Fleet:
         return self.like is not None and _kind(info) == _kind(self.like)
 
     def require_one_kind(self) -> None:
-        """Refuse servers of different models or sets.
+        """Refuse servers of different models or sets, and those of whole indices or of something else.
 
         Raises:
-            MismatchError: names two of them.
+            MismatchError: names one of them.
         """
         for replica in self.replicas:
+            if replica.problem == NO_SHARD:
+                raise MismatchError(f"{NO_SHARD}.", field=replica.url, hint="Start it as a `shard`.")
             if replica.info is not None and not self._fits(replica.info):
                 raise MismatchError(replica.problem, field=replica.url, hint="Serve the shards of one set.")
 

@@ -238,7 +238,8 @@ class Config(EpochSettings):
     # Training
     epochs: int = 100
     batch_size: int = 128
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # falls to 0 by a cosine; constant with averaging
+    averaging: float = 0.0  # share of the epochs, the latest, over which the weights are averaged to be kept
     precision: str = "float32"  # of the matrix products of the network in training; bfloat16 halves the time of a step
     seed: int = 42  # of initial weights, batches and dropout; the split has its own
 
@@ -250,7 +251,7 @@ class Config(EpochSettings):
         "precision": ("float32", "bfloat16"),
     }
     POSITIVE = ("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
-    SHARES: ClassVar[tuple[str, ...]] = ("dropout", "input_dropout", "content_weight")
+    SHARES: ClassVar[tuple[str, ...]] = ("dropout", "input_dropout", "content_weight", "averaging")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -168,14 +168,16 @@ def test_the_seed_determines_the_initial_weights_and_the_batches():
     assert not same(weights(learner.model), weights(fit_small(pairs)[0]))
 
 
+@pytest.mark.parametrize("averaging", [0.0, 0.3])
 @pytest.mark.parametrize("epoch", range(1, SMALL.epochs + 1))
-def test_an_interrupted_training_resumes_bit_for_bit(epoch, tmp_path):
+def test_an_interrupted_training_resumes_bit_for_bit(epoch, averaging, tmp_path):
     pairs, state_file = planted(70), tmp_path / "state.pt"
-    model, state = fit_small(pairs, rugged)
+    config = dataclasses.replace(SMALL, averaging=averaging, binary_weight=1.0)
+    model, state = fit_small(pairs, rugged, config)
     with pytest.raises(Stopped):
-        fit_small(pairs, stop_at(epoch), state_file=state_file, save_every=0)
+        fit_small(pairs, stop_at(epoch), config, state_file=state_file, save_every=0)
     assert state_file.exists() == (epoch > 1)
-    resumed_model, resumed = fit_small(pairs, rugged, state_file=state_file, save_every=0)
+    resumed_model, resumed = fit_small(pairs, rugged, config, state_file=state_file, save_every=0)
     assert same(weights(resumed_model), weights(model))
     assert resumed.history == state.history
     assert (resumed.best_epoch, resumed.best_score) == (state.best_epoch, state.best_score)
@@ -313,6 +315,17 @@ def test_a_state_of_a_newer_version_is_refused(tmp_path):
         fit_small(pairs, state_file=path)
     assert (caught.value.file, caught.value.field) == (path, "version")
     assert f"version {content['version'] + 1}" in caught.value.problem
+
+
+def test_a_state_of_the_version_before_averaging_is_resumed(tmp_path):
+    pairs = planted(70)
+    path = saved_state(pairs, tmp_path / "state.pt")
+    content = torch.load(path, weights_only=True)
+    assert not content.pop("average")
+    torch.save({**content, "version": 3}, path)
+    resumed, state = fit_small(pairs, rugged, state_file=path)
+    model, expected = fit_small(pairs, rugged)
+    assert same(weights(resumed), weights(model)) and state.history == expected.history
 
 
 def test_one_pair_is_refused():

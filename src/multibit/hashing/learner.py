@@ -95,6 +95,8 @@ class Learner(nn.Module, ABC):
     Attributes:
         model: what is trained. parts: names of the values that `step` returns; the last one is "total".
         kept: names of the submodules that are set to the best epoch at the end.
+        averaging: share of the epochs, the latest, over which the weights are averaged to be validated and kept; 0
+            keeps those of an epoch.
         smallest_batch: a last batch with fewer items is left out.
         needs_unrelated: refuse training items of which every two share a label.
         full_batches: refuse fewer training items than a batch.
@@ -103,6 +105,7 @@ class Learner(nn.Module, ABC):
     model: CodeModel
     parts: tuple[str, ...]
     kept: tuple[str, ...] = ("model",)
+    averaging: float = 0.0
     smallest_batch: int = 1
     needs_unrelated: bool = False
     full_batches: bool = False

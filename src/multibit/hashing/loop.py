@@ -18,6 +18,7 @@ from multibit.config import EpochSettings
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features.pairs import Pairs
 from multibit.files import fingerprint, replacing
+from multibit.hashing.averaging import Weights, follow, kept_weights, replaced
 from multibit.hashing.code_model import CodeModel, token_batch
 from multibit.hashing.learner import Batch, Descent, Learner
 from multibit.progress import track
@@ -25,8 +26,7 @@ from multibit.progress import track
 Score = Callable[[CodeModel], float]
 """Quality of a model on validation data, larger is better."""
 
-Weights = dict[str, Tensor]
-STATE_VERSION = 3
+STATE_VERSION = 4
 SAVING = 20  # a state is written at most every so many times as long as writing it takes
 
 
@@ -36,7 +36,8 @@ class TrainingState:
 
     Attributes:
         epoch: finished epochs. best_epoch, best_score, best: the best model so far by the score.
-        learner: its state dictionary. descents: those of its optimisers and schedules.
+        learner: its state dictionary. descents: those of its optimisers and schedules. average: of the weights that the
+            learner keeps over the latest epochs, if it has an `averaging`; empty without.
         history: one row per epoch: mean of each part of the objective, learning rate, validation score if scored.
         seconds: of the epochs so far. by_length: length -> state of its model, for a method with a model for each.
     """
@@ -47,6 +48,7 @@ class TrainingState:
     best: Weights = field(default_factory=dict)
     learner: dict[str, Any] = field(default_factory=dict)
     descents: list[dict[str, Any]] = field(default_factory=list)
+    average: Weights = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
     by_length: dict[int, TrainingState] = field(default_factory=dict)
@@ -116,8 +118,11 @@ def fit(
                 learner.end_epoch(epoch)
             state.epoch = epoch
             _record(state, learner.parts, means, rate)
-            _require_codes(learner.model, training, epoch)
-            _keep_best(state, learner, None if score is None else score(learner.model), measure)
+            if learner.averaging:
+                follow(state.average, kept_weights(learner), learner.averaging, epoch)
+            with replaced(learner, state.average):
+                _require_codes(learner.model, training, epoch)
+                _keep_best(state, learner, None if score is None else score(learner.model), measure)
             state.seconds += time.monotonic() - begun
             advance(1, note=_note(state, measure))
             if state_file and (time.monotonic() >= due or epoch == last):
@@ -211,11 +216,7 @@ def _keep_best(state: TrainingState, learner: Learner, score: float | None, meas
         state.history[-1][f"validation_{measure}"] = score
     if score is None or score > state.best_score:
         state.best_score, state.best_epoch = state.best_score if score is None else score, state.epoch
-        state.best = {
-            name: tensor.detach().cpu().clone()
-            for name, tensor in learner.state_dict().items()
-            if name.split(".")[0] in learner.kept
-        }
+        state.best = {name: tensor.cpu().clone() for name, tensor in kept_weights(learner).items()}
 
 
 def _note(state: TrainingState, measure: str) -> str:
@@ -256,10 +257,11 @@ def _resume(path: Path | None, identity: str, learner: Learner, descents: Sequen
         raise MismatchError(
             "belongs to a training with other settings or data.", file=path, hint="Choose another folder or delete it."
         )
-    if version < STATE_VERSION:  # one optimiser, on its own
+    if version < 3:  # one optimiser, on its own
         content["descents"] = [{name: content.pop(name) for name in ("optimizer", "schedule")}]
     state = TrainingState(**content)
     learner.load_state_dict(state.learner)
+    state.average = {name: tensor.to(learner.model.device) for name, tensor in state.average.items()}
     for descent, saved in zip(descents, state.descents, strict=True):
         descent.load_state_dict(saved)
     return state

@@ -50,7 +50,7 @@ class Free(Learner):
 
     def __init__(self, training: Pairs, settings: FreeConfig) -> None:
         super().__init__(training, settings)
-        self.settings = settings
+        self.settings, self.averaging = settings, settings.averaging
         self.model = new_model(training, (settings.code_bits,), settings)
         self.objective = Objective(settings, self.model.blocks, (1.0,))
         self.parts = self.objective.names

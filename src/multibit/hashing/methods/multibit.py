@@ -21,6 +21,7 @@ from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
+from multibit.hashing.optimizers import constant_descent
 from multibit.hashing.targets import build_targets, content_rows
 from multibit.relation import RelationTeacher, teacher_class
 
@@ -49,7 +50,7 @@ class MultiBit(Learner):
         own_scales = settings.scale_teacher == "own"
         if own_scales and not teacher.has_scales:
             settings = settings.override({"scale_weight": 0.0})
-        self.settings = settings
+        self.settings, self.averaging = settings, settings.averaging
         self.model = build_model(training, teacher, settings)
         content = content_rows(training.mean_text) if settings.content_weight else None
         self.targets = build_targets(teacher, training.labels, own_scales, content, settings.content_weight)
@@ -91,12 +92,14 @@ def batch_codes(model: HashModel, batch: Batch, precision: str) -> tuple[Tensor,
 def temperature_descent(
     weights: Iterable[nn.Parameter], temperatures: Iterable[nn.Parameter], settings: Config, steps: int
 ) -> Descent:
-    """Adam with a cosine schedule, and a larger learning rate for the temperatures."""
+    """Adam with a larger learning rate for the temperatures, by a cosine, or constant where weights are averaged."""
     rate = settings.learning_rate
     groups: list[dict[str, Any]] = [{"params": list(weights)}]
     if found := list(temperatures):
         groups.append({"params": found, "lr": TEMPERATURE_STEP * rate})
     optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+    if settings.averaging:
+        return constant_descent(optimizer)
     return Descent(optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps))
 
 

@@ -126,7 +126,7 @@ class Objective(nn.Module):
         terms, (between, within) = {}, sharpness
         across = self._similarities(*signs, self.prefixes)
         if "binary" in self.extras:
-            terms["binary"] = self._weigh(self._listwise(between * across, teacher))
+            terms["binary"] = self._weigh(self._listwise(between * across, teacher[:1]))
         if "within" in self.extras:
             own = [within * self._similarities(each, each, self.prefixes) for each in signs]
             terms["within"] = self._weigh(
@@ -227,8 +227,10 @@ def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
     """
 
     def correlation(dim: int) -> Tensor:
-        centred = [similarities - similarities.mean(dim, keepdim=True) for similarities in (shorter, longest)]
-        return functional.cosine_similarity(centred[0], centred[1], dim=dim)
+        deviations = shorter - shorter.mean(dim, keepdim=True)
+        against = functional.normalize(longest - longest.mean(dim, keepdim=True), dim=dim)
+        lengths: Tensor = torch.linalg.vector_norm(deviations, dim=dim)
+        return (deviations * against).sum(dim) / lengths.clamp_min(torch.finfo(shorter.dtype).tiny ** 0.5)
 
     return 1 - (correlation(2) + correlation(1)).mean() / 2
 

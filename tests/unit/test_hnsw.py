@@ -117,6 +117,23 @@ def test_recall_is_that_of_the_definition_and_grows_with_the_candidates(url, bit
     assert many > 0.95
     with pytest.raises(DataError):
         recall(index, queries.take([]), ef_search=10)
+    with pytest.raises(DataError):
+        recall(index, queries, ef_search=10, where={"n": -1})
+
+
+def test_recall_counts_what_a_filter_and_a_distance_leave(url, bits):
+    index, queries = open_remote(url), Codes.from_bits(bits[:40])
+    found = index.search(queries, 10, max_distance=9, where={"third": True}, ef_search=10)
+    distances = (bits[:40, None] != bits[None, ::3]).sum(2)
+    there = np.minimum((distances <= 9).sum(1), 10)
+    assert there.min() < 10 < there.sum()  # the queries have different numbers of hits
+    good = sum(
+        int((found.distances[number, :count] <= np.sort(distances[number])[there[number] - 1]).sum())
+        for number, count in enumerate(found.counts)
+        if there[number]
+    )
+    measured = recall(index, queries, 10, max_distance=9, where={"third": True}, ef_search=10)
+    assert measured == pytest.approx(good / there.sum())
 
 
 def test_a_filter_and_the_largest_distance_hold(url, bits):

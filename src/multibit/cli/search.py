@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from multibit.codes import Codes
     from multibit.search import Hit, Index, SearchResult
+    from multibit.search.batches import Queries
     from multibit.search.remote import RemoteIndex
+    from multibit.search.remote.approximate import Recall
     from multibit.search.segments import Lost
 
 
@@ -63,6 +66,13 @@ def search(
     ] = False,
     sheet: Annotated[Path | None, typer.Option(help="Also draw the hits to this .png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    ef_search: Annotated[
+        int | None,
+        typer.Option(help="Approximate search in PostgreSQL: candidates in its HNSW index, 1 to 1000."),
+    ] = None,
+    recall: Annotated[
+        bool, typer.Option("--recall", help="With --ef-search: also search exactly, and print the recall.")
+    ] = False,
     queries: Annotated[
         Path | None,
         typer.Option(help="A .parquet of many queries: code, text, image (paths), or id (of indexed items)."),
@@ -78,7 +88,15 @@ def search(
         raise ConfigError("need one of QUERY and --queries.", option="query", hint="Give a text, an image or a file.")
     folder = run / INDEX if index is None or is_url(index) else Path(index)
     place = index if index is not None and is_url(index) else folder
-    asked = _Asked(place, folder, kind, modality, bits, k, max_distance, where, field, partial, download)
+    if ef_search is None:
+        refuse_unused(ctx, "without --ef-search", "recall")
+    elif place == folder:
+        hint = "Leave it out, or name a database that has an HNSW index with --index."
+        raise ConfigError("a local index is searched exactly only.", option="ef_search", hint=hint)
+    measured = _measured() if recall else None
+    asked = _Asked(
+        place, folder, kind, modality, bits, k, max_distance, where, field, partial, download, ef_search, measured
+    )
     if queries is not None:
         refuse_unused(ctx, "with --queries", "relaxed", "sheet", "as_json")
         _search_file(queries, run, asked, out)
@@ -88,7 +106,11 @@ def search(
 
 
 class _Asked(NamedTuple):
-    """Options of every search. `place`: index folder or URL. `folder`: that image paths are relative to."""
+    """Options of every search.
+
+    Attributes:
+        place: index folder or URL. folder: that image paths are relative to. recall: where it is measured.
+    """
 
     place: Path | str
     folder: Path
@@ -101,6 +123,13 @@ class _Asked(NamedTuple):
     fields: list[str] | None
     partial: bool
     download: bool
+    ef_search: int | None = None
+    recall: Recall | None = None
+
+    @property
+    def candidates(self) -> dict[str, Any]:
+        """The argument of an approximate search, which only an index in a database takes."""
+        return {} if self.ef_search is None else {"ef_search": self.ef_search}
 
 
 def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
@@ -137,10 +166,12 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     length = found[0]
     if as_json:
         for hit in hits:
-            row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits, **hit.payload}
-            echo(json.dumps(row, ensure_ascii=False, default=str))
+            row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits}
+            marked = {} if asked.ef_search is None else {"exact": False}
+            echo(json.dumps({**row, **marked, **hit.payload}, ensure_ascii=False, default=str))
     else:
-        show(hits_table(hits, searched, length, measure))
+        show(hits_table(hits, searched, length, measure, exact=asked.ef_search is None))
+    _show_recall(asked, err=as_json)
     if sheet is not None:
         shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
         gone = [path for path in shown if path and not Path(path).is_file()]
@@ -187,10 +218,14 @@ def _search_index(
     if relaxed:
         result = found.search_relaxed(values, asked.k, asked.bits, where=where, fields=fields)
     else:
-        result = found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields)
+        result = found.search(
+            codes, asked.k, asked.bits, max_distance=limit, where=where, fields=fields, **asked.candidates
+        )
+    if asked.recall is not None:
+        asked.recall.add(result, found.search(codes, asked.k, asked.bits, max_distance=limit, where=where, fields=()))
     _note_lost(result.lost)
     if not result.hits():
-        echo(f"Note: {_why_nothing(found, codes, where, limit)}", err=True)
+        echo(f"Note: {_why_nothing(found, codes, where, limit, exact=result.exact)}", err=True)
     return result, _labels_of_query(found, codes, query, image) if with_labels else frozenset()
 
 
@@ -214,18 +249,26 @@ def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> N
         return open_index(loaded, asked.place, modality, asked.bits, partial=asked.partial)
 
     found = opened(asked.modality or others[kind])
-    results = found.search_batches(
-        read_queries(loaded, file, asked.bits, stored=lambda: opened(kind), download=asked.download),
-        asked.k,
-        asked.bits,
-        max_distance=asked.max_distance,
-        where=found.read_where(asked.where) if asked.where else None,
-        fields=fields,
-    )
+    blocks = read_queries(loaded, file, asked.bits, stored=lambda: opened(kind), download=asked.download)
     lost: dict[Lost, None] = {}
-    hits = write_hits(out, _noting(results, lost), file.count)
+    hits = write_hits(out, _noting(_results(found, blocks, asked, fields), lost), file.count)
     _note_lost(list(lost))
     echo(f"Wrote {out}: {hits:,} hits of {file.count:,} queries")
+    _show_recall(asked)
+
+
+def _results(
+    found: Index | RemoteIndex, blocks: Iterator[Queries], asked: _Asked, fields: Sequence[str]
+) -> Iterator[SearchResult]:
+    """The results of blocks of queries; the recall is measured on the way where it is asked for."""
+    given: dict[str, Any] = {"k": asked.k, "bits": asked.bits, "max_distance": asked.max_distance}
+    given["where"] = found.read_where(asked.where) if asked.where else None
+    approximate = {**given, "fields": fields, **asked.candidates}
+    if asked.recall is None:
+        return found.search_batches(blocks, **approximate)
+    blocks, again = tee(blocks)  # each block is encoded once
+    results = found.search_batches(blocks, **approximate)
+    return asked.recall.measured(results, found.search_batches(again, **given, fields=()))
 
 
 def _noting(results: Iterator[SearchResult], lost: dict[Lost, None]) -> Iterator[SearchResult]:
@@ -240,6 +283,29 @@ def _note_lost(lost: Sequence[Lost]) -> None:
     for each in lost:
         items = "" if each.items is None else f", {each.items:,} items"
         echo(f"Note: {each.file} was not searched{items}: {each.problem}", err=True)
+
+
+def _measured() -> Recall:
+    from multibit.search.remote.approximate import Recall
+
+    return Recall()
+
+
+def _show_recall(asked: _Asked, err: bool = False) -> None:
+    """Print the recall that was measured, if any."""
+    from multibit.table import counted
+
+    found = asked.recall
+    if found is None:
+        return
+    if not found.nearest:
+        echo("Recall: the exact search found nothing either.", err=err)
+        return
+    echo(
+        f"Recall with --ef-search {asked.ef_search}: {found.value:.4f} ({found.found:,} of the {found.nearest:,} "
+        f"nearest items of {counted(found.queries, 'query', 'queries')})",
+        err=err,
+    )
 
 
 def _is_image(query: str, kind: Modality | None) -> bool:
@@ -275,11 +341,18 @@ def _encode_text(run: Any, text: str, bits: int | None, download: bool) -> NDArr
 
 
 def _why_nothing(
-    index: Index | RemoteIndex, codes: Codes, conditions: dict[str, Any] | None, max_distance: int | None
+    index: Index | RemoteIndex,
+    codes: Codes,
+    conditions: dict[str, Any] | None,
+    max_distance: int | None,
+    *,
+    exact: bool,
 ) -> str:
     """Why a search has no hit."""
     if not len(index):
         return "the index is empty."
+    if not exact:
+        return "the approximate search found nothing. Search without --ef-search to know whether there is something."
     if conditions is not None and not index.search(codes, 1, codes.bits, where=conditions).hits():
         return f"none of the {len(index):,} items meets the conditions of --where."
     return _too_far(max_distance, " that meets --where" if conditions is not None else "")

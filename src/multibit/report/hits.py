@@ -8,12 +8,15 @@ from multibit.search.hits import Hit
 from multibit.table import Number, Table
 
 
-def hits_table(hits: Sequence[Hit], searched: str, bits: int, measure: str = "distance") -> Table:
+def hits_table(
+    hits: Sequence[Hit], searched: str, bits: int, measure: str = "distance", *, exact: bool = True
+) -> Table:
     """Hits of one search, best first.
 
     Args:
         hits: with payloads. searched: modality of the hits, "image" or "text". bits: length searched at.
-        measure: name of that column, "distance", or "score" for a relaxed query.
+        measure: name of that column, "distance", or "score" for a relaxed query. exact: False after an approximate
+            search.
     """
     rows = tuple(
         (
@@ -26,4 +29,4 @@ def hits_table(hits: Sequence[Hit], searched: str, bits: int, measure: str = "di
         for hit in hits
     )
     header = ("rank", measure, "id", "labels", searched)
-    return Table(f"{len(hits)} nearest {searched}s at {bits} bits", header, rows)
+    return Table(f"{len(hits)} nearest {searched}s at {bits} bits{'' if exact else ', approximate'}", header, rows)

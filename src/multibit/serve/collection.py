@@ -59,22 +59,30 @@ class Query(NamedTuple):
     relaxed: bool = False
     max_distance: int | None = None
     fields: tuple[str, ...] | None = None
+    ef_search: int | None = None
 
     @property
     def group(self) -> str:
         """Searches with equal text can run together."""
-        return repr((self.modality, self.bits, self.k, self.where_key, self.relaxed, self.max_distance, self.fields))
+        own = self.modality, self.bits, self.k, self.where_key, self.relaxed, self.max_distance, self.fields
+        return repr((*own, self.ef_search))
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one search: their order, number of items searched, seconds of the scan of the group, servers missing."""
+    """Hits of one search.
+
+    Attributes:
+        hits: in order. items: that were searched. seconds: of the scan of the group. missing: servers that did not
+            answer. exact: False after an approximate search.
+    """
 
     hits: list[Hit]
     items: int
     bytes_read: int
     seconds: float
     missing: tuple[str, ...] = ()
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -217,13 +225,16 @@ class Collection:
         if first.relaxed:
             found = index.search_relaxed(values, first.k, length, where=first.where, fields=fields, threads=threads)
         else:
+            approximate: dict[str, Any] = {} if first.ef_search is None else {"ef_search": first.ef_search}
             found = index.search(
                 Codes.binarize(values), first.k, length, where=first.where, fields=fields,
-                max_distance=first.max_distance, threads=threads,
+                max_distance=first.max_distance, threads=threads, **approximate,
             )  # fmt: skip
         seconds = time.perf_counter() - start
         missing = tuple(str(each.file) for each in found.lost)
-        return [Found(found.hits(number), size, scanned, seconds, missing) for number in range(len(queries))]
+        return [
+            Found(found.hits(number), size, scanned, seconds, missing, found.exact) for number in range(len(queries))
+        ]
 
     def values_of(self, name: Id, modality: Modality) -> Values:
         """The stored code of an item as a relaxed code of -1 and +1, (stored bits,).

@@ -25,7 +25,15 @@ from multibit.serve.settings import ServerSettings
 Id = str | int
 Answer = dict[str, Any]
 OTHER: dict[Modality, Modality] = {"image": "text", "text": "image"}
-OPTIONS = ("bits", "k", "where", "relaxed", "max_distance", "fields")  # of a search, as they are sent to each shard
+OPTIONS = (
+    "bits",
+    "k",
+    "where",
+    "relaxed",
+    "max_distance",
+    "fields",
+    "ef_search",
+)  # of a search, as they are sent to each shard
 
 
 class PassedError(Exception):

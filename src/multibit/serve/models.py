@@ -60,6 +60,12 @@ class SearchOptions(Model):
         default=None, ge=0, le=65_535, description="Only hits with at most this many other bits."
     )
     fields: list[Text] | None = Field(default=None, description="Fields that the hits have; all by default.")
+    ef_search: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Approximate search in a database: candidates in its HNSW index at this length. Exact by default.",
+    )
     partial: bool = Field(
         default=False, description="Answer without the shards that do not answer; `missing` says which."
     )
@@ -83,6 +89,7 @@ class SearchRequest(SearchOptions):
                 {"text": "a red flower", "k": 3, "bits": 32},
                 {"id": "1234", "modality": "image", "where": {"labels": "animal"}},
                 {"code": "9f3a60c1", "bits": 16, "max_distance": 4},
+                {"code": "9f3a60c1", "bits": 32, "ef_search": 200},
             ]
         }
     )
@@ -129,6 +136,7 @@ class SearchResponse(Model):
         bits: code length of the search. modality: of the hits. code: of the query, hexadecimal.
         items: number of items in the index. bytes_read: size of the codes that a full scan at this length reads.
         seconds: time of the scan, shared by the searches that ran together.
+        exact: false after an approximate search, which may miss some of the nearest items.
         missing: servers or shards that did not answer; empty unless partial answers are allowed.
     """
 
@@ -137,7 +145,7 @@ class SearchResponse(Model):
             "examples": [
                 {
                     "bits": 32, "modality": "image", "code": "9f3a60c1", "items": 4769, "bytes_read": 19076,
-                    "seconds": 0.0002,
+                    "seconds": 0.0002, "exact": True,
                     "hits": [
                         {"rank": 1, "id": "1234", "distance": 3, "score": None, "image": "/v1/items/1234/image",
                          "fields": {"labels": ["flower"], "text": "a red tulip"}}
@@ -154,6 +162,7 @@ class SearchResponse(Model):
     bytes_read: int
     seconds: float
     hits: list[Hit]
+    exact: bool = True
     missing: list[str] = []
 
 

@@ -183,6 +183,8 @@ class Service:
             self.collection.learn(modality, options.known_fields)
         if options.k > self.settings.max_k:
             raise RefusedError(422, f"at most {self.settings.max_k:,} hits, got {options.k:,}.", field="k")
+        if options.ef_search is not None and not self.collection.is_remote:
+            raise RefusedError(422, "a local index is searched exactly only.", field="ef_search", hint="Leave it out.")
         known = self.collection.fields(modality)
         for name in options.fields or ():
             if name not in known:
@@ -191,7 +193,7 @@ class Service:
         fields = None if options.fields is None else tuple(options.fields)
         return Query(
             np.empty(0, np.float32), modality, bits, options.k, options.where, key, options.relaxed,
-            options.max_distance, fields,
+            options.max_distance, fields, options.ef_search,
         )  # fmt: skip
 
     async def similar(self, name: Id, source: Modality, options: SearchOptions) -> tuple[Query, Found]:

@@ -39,6 +39,9 @@ PROTOCOLS = {
     "out": "training items kept out of the database",
 }
 WHOLE = "the whole database"
+NO_LABELS = (
+    "The items have no labels, so only pair recall is measured: mAP, its floors, precision and relevance need labels."
+)
 References = tuple[list[GradedRelevance], list[str]]
 """Evaluators, and one sentence for each that is missing."""
 
@@ -51,11 +54,13 @@ class Measurement:
 
     Attributes:
         rankings, evaluations: one per protocol. bits: use of the bits in the database.
+        notes: what was not measured and why, and reasons to doubt the numbers; one sentence each.
     """
 
     rankings: tuple[Rankings, ...]
     evaluations: tuple[Evaluation, ...]
     bits: BitUse
+    notes: tuple[str, ...]
 
 
 # A run
@@ -67,14 +72,11 @@ class MeasuredRun(Measurement):
 
     Attributes:
         run: the measured run. query, database: coded items of the split.
-        notes: why a protocol was not measured, and where labels rank worse than their frequency does; one sentence
-            each.
     """
 
     run: Run
     query: CodedItems
     database: CodedItems
-    notes: tuple[str, ...] = ()
 
 
 def measure(
@@ -90,7 +92,8 @@ def measure(
     """Code the queries and the database of a run's split, rank them, and evaluate mAP under both protocols.
 
     The protocols search the whole database, and the database without training and validation items, which is left out
-    where nothing can be found in it; a note says why.
+    where nothing can be found in it; a note says why. Items without labels are measured by pair recall alone, which has
+    one protocol: among the query items, and among the whole database too.
 
     Args:
         run: to measure. store: the features of its split. at: also compute mAP and precision at this rank.
@@ -99,7 +102,8 @@ def measure(
         relaxed: keep the real values of the codes, for the asymmetric mAP and the quantisation loss.
 
     Raises:
-        DataError: a length beyond the codes. MismatchError: features of other data than the split.
+        DataError: a length beyond the codes, or `at` without labels. MismatchError: features of other data than the
+            split.
     """
     require_own_features(run, store)
     split = run.split
@@ -112,6 +116,8 @@ def measure(
     fingerprints = {"run": run.record.model, "data": run.record.data, "split": run.split.identity()}
     rankings, evaluations, notes = list[Rankings](), list[Evaluation](), list[str]()
     for protocol, part in parts.items():
+        if evaluations and not rankings[0].labelled:
+            break
         if reason := _nothing_to_find(query, part) if evaluations else "":
             notes.append(f"Not measured: {protocol}, because {reason}.")
             continue
@@ -125,9 +131,9 @@ def measure(
     several = len(store.text) > len(store)
     texts = (text_codes(run, store, split.query), text_codes(run, store, split.database)) if several else None
     evaluations[0] = add_pair_recall(evaluations[0], rankings[0], texts)
-    notes += filter(None, map(below_floor, evaluations))
+    notes += [NO_LABELS] if not rankings[0].labelled else filter(None, map(below_floor, evaluations))
     bits = bit_use(rankings[0], run.model.blocks)
-    return MeasuredRun(tuple(rankings), tuple(evaluations), bits, run, query, database, tuple(notes))
+    return MeasuredRun(tuple(rankings), tuple(evaluations), bits, tuple(notes), run, query, database)
 
 
 def _nothing_to_find(query: CodedItems, database: CodedItems) -> str:
@@ -175,7 +181,7 @@ def assess_run(
     run = measured.run
     if isinstance(anchor, MeasuredRun):
         require_same_split(anchor.run, run)
-    recipe = located_encoder(run, run.recipe.text)
+    recipe, labelled = located_encoder(run, run.recipe.text), measured.rankings[0].labelled
     graded, notes = references or references_of(
         recipe, run.label_names, measured.database, run.folder, download=download
     )
@@ -184,7 +190,7 @@ def assess_run(
             measured.rankings,
             measured.evaluations,
             teacher=run.teacher,
-            graph=run.teacher.graph if run.teacher else LabelGraph.from_labels(store.dataset.labels[run.split.train]),
+            graph=_graph(run, store) if labelled else None,
             blocks=run.model.blocks,
             references=graded,
             bits=measured.bits,
@@ -197,6 +203,10 @@ def assess_run(
             look_alikes=None if anchor is not None else look_alikes(store, run.split),
             warnings=[*filter(None, [crossing_duplicates(store, run.split).problem]), *measured.notes, *notes],
         )
+
+
+def _graph(run: Run, store: FeatureStore) -> LabelGraph:
+    return run.teacher.graph if run.teacher else LabelGraph.from_labels(store.dataset.labels[run.split.train])
 
 
 def references_of(
@@ -214,8 +224,10 @@ def references_of(
         folder, download: as for `label_name_relevance`.
 
     Returns:
-        The evaluators, and one sentence for each that is missing.
+        The evaluators, and one sentence for each that is missing. Both are empty without any labels.
     """
+    if not database.labels.any():
+        return [], []
     idf = GradedRelevance.idf(database.labels)
     try:
         return [idf, label_name_relevance(recipe, label_names, folder=folder, download=download)], []
@@ -301,20 +313,22 @@ class MeasuredCodes(Measurement):
 def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = None, depth: int = DEPTH) -> MeasuredCodes:
     """Rank codes made elsewhere in both directions at all lengths, and evaluate mAP.
 
-    Such files hold no training labels, so there is no popularity floor.
+    Such files hold no training labels, so there is no popularity floor. Without any labels only pair recall is
+    measured.
 
     Args:
         sets: the codes. protocol: human-readable description of the database. at, depth: as for `measure`.
 
     Raises:
-        DataError: no query has a relevant item.
+        DataError: no query has a relevant item, or `at` without labels.
     """
     own = {key: (file.query, file.database) for key, file in sets.files.items()}
     rankings = Rankings(sets.query, sets.database, sets.lengths, depth=depth, own=own)
     evaluation = add_pair_recall(
         evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name), rankings
     )
-    return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), sets)
+    notes = () if rankings.labelled else (NO_LABELS,)
+    return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), notes, sets)
 
 
 def require_same_items(sets: CodeSets, run: Run, store: FeatureStore) -> None:
@@ -371,10 +385,12 @@ def assess_codes(
     """
     sets = measured.sets
     sets.require_label_names(label_names)
-    references, notes = [GradedRelevance.idf(sets.database.labels)], list(sets.notes)
+    references, notes = list[GradedRelevance](), [*sets.notes, *measured.notes]
     if label_names:
         references, missing = references_of(recipe, label_names, sets.database, folder, download=download)
         notes += missing
+    elif sets.labelled:
+        references = [GradedRelevance.idf(sets.database.labels)]
     return assess(
         measured.rankings,
         measured.evaluations,
@@ -392,5 +408,5 @@ def _facts_of_codes(sets: CodeSets) -> dict[str, str]:
         "code lengths": f"{', '.join(map(str, sets.lengths))} bits{', nested' if sets.nested else ''}",
         "items": f"{len(sets.query):,} queries, {len(sets.database):,} in the database",
         "label columns": str(sets.database.labels.shape[1]),
-        "popularity floor": "not measured, because the files have no training labels",
+        **({"popularity floor": "not measured, because the files have no training labels"} if sets.labelled else {}),
     }

@@ -45,7 +45,7 @@ def test_each_direction_has_a_good_a_usual_and_a_poor_query(measured, shown):
         assert [each.title.rsplit(" ", 2)[1] for each in found] == list(CHOSEN)
         assert all(each.asked == asked for each in found)
         values = np.sort(measured.evaluations[0].values[MAP, direction, 16])
-        assert [each.precision for each in found] == [values[round(q * (len(values) - 1))] for q in CHOSEN.values()]
+        assert [each.value for each in found] == [values[round(q * (len(values) - 1))] for q in CHOSEN.values()]
 
 
 def test_hits_are_those_of_the_ranking_with_distances_and_labels(measured, shown, store):

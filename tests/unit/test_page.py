@@ -100,7 +100,15 @@ def example(**changed):
     hits = tuple(Shown(f"hit {i}", f"text {SCRIPT}", "" if i else PIXEL, ("a", SCRIPT), i, i == 1) for i in range(3))
     query = Shown(f"query {SCRIPT}", f"asks {SCRIPT}", "", (SCRIPT,))
     return Example(
-        **{"title": "a good query", "precision": 0.5, "asked": "text", "query": query, "rows": {8: hits}, **changed}
+        **{
+            "title": "a good query",
+            "value": 0.5,
+            "measure": "average precision",
+            "asked": "text",
+            "query": query,
+            "rows": {8: hits},
+            **changed,
+        }
     )
 
 

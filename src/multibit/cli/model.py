@@ -41,7 +41,7 @@ from multibit.cli.options import (
     require_ending,
     show,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from multibit.data import Split
@@ -304,7 +304,7 @@ def evaluate(
     loss, time and memory.
 
     Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 1; or 0, 1; or packed. Their results go
-    next to them: CODES-evaluation.json, CODES-report.
+    next to them: CODES-evaluation.json, CODES-report. Items without labels are measured by pair recall alone.
     """
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
@@ -355,6 +355,8 @@ def evaluate(
     if save_dir is not None:
         require_one_view(loaded, "Each of the field's files")
     store = open_features(loaded, features)
+    if save_dir is not None and not store.dataset.label_rows.per_item().any():
+        raise DataError("the field's files need labels, and no item has one.", option="save_dir")
     first = measure(loaded, store, at=at, depth=DEPTH if save_dir is None else LAST)
     measured = [first, *(measure(other, store, at=at, depth=0, relaxed=False) for other in others)]
     comparisons = _show_tables(measured, markdown)
@@ -420,7 +422,7 @@ def _evaluate_codes(
         recipe = located_encoder(runs[0], runs[0].recipe.text) if runs else None
         known = assess_codes(
             first,
-            runs[0].label_names if runs else label_names,
+            runs[0].label_names if runs and sets.labelled else label_names,
             recipe,
             runs[0].folder if runs else None,
             download=download,
@@ -438,12 +440,14 @@ def _next_to(path: Path, name: str) -> Path:
 def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Comparison]:
     """Print the accuracy of the first run, compared with the others under each protocol, and warnings about all."""
     from multibit.evaluation.comparison import compare
+    from multibit.measurement import NO_LABELS
     from multibit.report.tables import accuracy_table, pair_tables
 
     first, *others = measured
     protocols = zip(*(each.evaluations for each in measured), strict=True)
     comparisons = [compare(*each) for each in protocols] if others else []
-    tables = [*map(accuracy_table, first.evaluations), *pair_tables(first.evaluations[0])]
+    accuracy = [accuracy_table(each) for each in first.evaluations if each.labelled]
+    tables = [*accuracy, *pair_tables(first.evaluations[0])]
     for table in [*tables, *(comparison.table() for comparison in comparisons)]:
         if markdown:
             echo(table.markdown() + "\n")
@@ -452,8 +456,11 @@ def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Compar
     warnings = [
         f"Warning: {each.evaluations[0].name}: {warning}"
         for each in measured
-        for warning in (*each.bits.warnings, *getattr(each, "notes", ()))
+        for warning in (*each.bits.warnings, *each.notes)
+        if warning != NO_LABELS
     ]
+    if any(NO_LABELS in each.notes for each in measured):
+        echo(f"Note: {NO_LABELS}")
     for warning in dict.fromkeys(warnings):  # a run compared with itself has the same ones
         echo(warning, err=True)
     return comparisons

@@ -46,7 +46,8 @@ class Assessment:
 
     Attributes:
         name: for tables. facts: about the run, by name. lengths: measured code lengths.
-        evaluations: one per protocol, the whole database first.
+        evaluations: one per protocol, the whole database first. Of items without labels there is one, and what needs
+            labels is empty.
         agreement: direction -> agreement of all pairs of lengths. quantization: by direction and length; empty
             without relaxed values.
         health: modality -> statistics of the bits in the database. cost: of serving; None without a model.
@@ -114,11 +115,11 @@ def assess(
         real: real values of the query items and of the whole database, for their pair recall; where they are known.
         look_alikes: queries with a near-duplicate among other items, if they were looked for.
     """
-    whole, complete = rankings[0], []
+    whole, complete, shown = rankings[0], [], anchors is None
     for number, (each, evaluation) in enumerate(zip(rankings, evaluations, strict=True)):
         anchor = None if anchors is None else anchors[number]
-        measured = add_asymmetric(evaluation, each) if _has_relaxed(each) else evaluation
-        complete.append(add_resolution(measured, each, references, anchor))
+        measured = add_asymmetric(evaluation, each) if each.labelled and _has_relaxed(each) else evaluation
+        complete.append(add_resolution(measured, each, references, anchor) if references else measured)
     if real is not None:
         complete[0] = add_real_pairs(complete[0], whole, *real)
     query, database, lengths = whole.query, whole.database, whole.lengths
@@ -137,11 +138,11 @@ def assess(
         health=bits.health,
         cost=cost,
         strata=_strata(whole, references, graph),
-        precision={key: ranking.first.precision for key, ranking in whole.items() if anchors is None},
-        displacement=np.zeros((2, 0))
-        if anchors
-        else _displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)]),
-        shared={} if anchors else _distances_by_shared_labels(query, database, _longest(query)),
+        precision={key: ranking.first.precision for key, ranking in whole.items() if shown and whole.labelled},
+        displacement=_displacement(whole["i2t", min(lengths)], whole["i2t", max(lengths)])
+        if shown
+        else np.zeros((2, 0)),
+        shared=_distances_by_shared_labels(query, database, _longest(query)) if shown and whole.labelled else {},
         teacher=teacher,
         blocks=tuple(blocks),
         warnings=[*bits.warnings, *suspicions(complete[0]), *warnings],
@@ -211,6 +212,8 @@ def _distances_by_shared_labels(query: CodedItems, database: CodedItems, bits: i
 
 def suspicions(evaluation: Evaluation) -> list[str]:
     """Reasons to doubt the numbers of an evaluation, one sentence each."""
+    if not evaluation.labelled:
+        return []
     found = []
     gaps = [abs(evaluation.mean(MAP, "i2t", b) - evaluation.mean(MAP, "t2i", b)) for b in evaluation.lengths]
     if max(gaps) < 1e-9:

@@ -196,13 +196,20 @@ class Comparison:
         return self.table().latex()
 
 
-def compare(*evaluations: Evaluation, names: Sequence[str] | None = None, metric: Metric | str = MAP) -> Comparison:
+def headline_of(evaluations: Sequence[Evaluation]) -> Metric:
+    """The metric to compare evaluations in: mAP, or R@10 where one of them has no labels."""
+    return next((each.headline for each in evaluations if not each.labelled), MAP)
+
+
+def compare(
+    *evaluations: Evaluation, names: Sequence[str] | None = None, metric: Metric | str | None = None
+) -> Comparison:
     """Compare runs on the same queries, the first with each of the others.
 
     Args:
         evaluations: of two or more runs under one protocol, the run of interest first.
         names: of the runs; their own when None. Repeated names are numbered.
-        metric: to compare, measured in all of them.
+        metric: to compare, measured in all of them; mAP when None, or R@10 where one of them has no labels.
 
     Raises:
         DataError: fewer than two evaluations, another number of names, or a metric that one of them lacks.
@@ -214,7 +221,7 @@ def compare(*evaluations: Evaluation, names: Sequence[str] | None = None, metric
     chosen = [evaluation.name for evaluation in evaluations] if names is None else list(names)
     if len(chosen) != len(evaluations):
         raise DataError(f"{len(chosen)} names for {len(evaluations)} evaluations.", option="names")
-    shown, measured = distinct(chosen), as_metric(metric)
+    shown, measured = distinct(chosen), as_metric(headline_of(evaluations) if metric is None else metric)
     first, *others = evaluations
     for name, evaluation in zip(shown, evaluations, strict=True):
         require_comparable(first, evaluation, (shown[0], name))

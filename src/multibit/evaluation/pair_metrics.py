@@ -147,7 +147,7 @@ class RealBlock:
 def add_real_pairs(
     evaluation: Evaluation, rankings: Rankings, query: RealBlock, database: Iterable[RealBlock]
 ) -> Evaluation:
-    """The evaluation with pair recall of real values, and NDCG under labels and content, added.
+    """The evaluation with pair recall of real values, and of labelled items NDCG under labels and content, added.
 
     Only the first `compared_queries` queries are ranked; the others are NaN. The candidates are complete.
 
@@ -161,19 +161,20 @@ def add_real_pairs(
     }
     counts = query.texts[:first] if (query.texts > 1).any() else None
     found = {("", *place): counter.counts() for place, counter in counters.items()}
-    gains = ContentGains(rankings, query.content, first)
+    gains = ContentGains(rankings, query.content, first) if rankings.labelled else None
     with track("Real values", items, "items") as advance:
         for block in database:
             for (key, direction), counter in counters.items():
                 counter.add(block.values[key][DIRECTIONS[direction][1]])
-            gains.add(block.content)
+            if gains is not None:
+                gains.add(block.content)
             advance(len(block.texts))
     found |= {(WITH_DATABASE, *place): counter.counts() for place, counter in counters.items()}
     values = dict(evaluation.values)
     for (among, (name, own_bits), direction), each in found.items():
         for bits in (own_bits,) if own_bits else rankings.lengths:
             values |= _values_of(each, direction, bits, f"{name} {among}".strip(), counts, queries)
-    for key, ndcg in gains.ndcg().items():
+    for key, ndcg in gains.ndcg().items() if gains is not None else ():
         values[NDCG.under(CONTENT), *key] = _whole(ndcg, queries)
     return replace(evaluation, values=values)
 

@@ -24,6 +24,7 @@ from multibit.evaluation.metric import (
     MAP_TIE_AVERAGED,
     MAP_WORST_TIES,
     NDCG,
+    PAIR_RECALL,
     PRECISION,
     TAU_B,
     Metric,
@@ -62,9 +63,10 @@ class Evaluation:
         queries, database: number of items.
         values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. The metrics are mAP under its
             four tie rules; with a rank cutoff also mAP and precision at it; for each graded relevance NDCG@100, tau-b,
-            collision and inversion; with relaxed queries the asymmetric mAP; pair recall where it was added.
-        floors: name -> (Q,) average precision of an untrained ranking, the same in both directions.
-        curves: (direction, bits) -> precision-recall points by Hamming radius.
+            collision and inversion; with relaxed queries the asymmetric mAP; pair recall where it was added, alone for
+            items without labels.
+        floors: name -> (Q,) average precision of a ranking that learned nothing; none without labels.
+        curves: (direction, bits) -> precision-recall points by Hamming radius; none without labels.
         name: of the run, for tables. fingerprints: of "run", "data" and "split", as far as known.
 
     Evaluations are equal when all fields are; undefined values equal each other.
@@ -110,13 +112,23 @@ class Evaluation:
 
     @property
     def undefined(self) -> int:
-        """Queries without any relevant item in the database: left out of every mean."""
-        return int(np.isnan(self.floors["random"]).sum())
+        """Queries without any relevant item in the database: left out of every mean. 0 without labels."""
+        return int(np.isnan(self.floors["random"]).sum()) if self.labelled else 0
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the items have labels; without them only pair recall is measured."""
+        return "random" in self.floors
 
     @property
     def metrics(self) -> list[Metric]:
         """The measured metrics, in order."""
         return list(dict.fromkeys(metric for metric, _, _ in self.values))
+
+    @property
+    def headline(self) -> Metric:
+        """The metric that reports and comparisons begin with: mAP, or R@10 without labels."""
+        return MAP if self.labelled else PAIR_RECALL
 
     @property
     def references(self) -> list[str]:
@@ -208,7 +220,8 @@ def evaluate(
 ) -> Evaluation:
     """Rank the database for every query in both directions at every length, and compute the metrics.
 
-    Row i of the images and row i of the texts are the same item: each is the own counterpart of the other.
+    Row i of the images and row i of the texts are the same item: each is the own counterpart of the other. Without any
+    labels only pair recall is measured.
 
     Args:
         query, database: coded items, with codes at least as long as the longest length.
@@ -220,8 +233,8 @@ def evaluate(
         name: of the run, for tables. fingerprints: of "run", "data" and "split".
 
     Raises:
-        DataError: no query or item, no query with a relevant item, or codes shorter than a length. ConfigError: `at`
-            less than 1.
+        DataError: no query or item, labels but no query with a relevant item, `at` without labels, or codes shorter
+            than a length. ConfigError: `at` less than 1.
     """
     for side, items in (("query", query), ("database", database)):
         require_kind(items, CodedItems, side, "Make them with CodedItems.binarize(values, labels).")
@@ -244,8 +257,13 @@ def evaluate_rankings(
 ) -> Evaluation:
     """Compute mAP and precision-recall curves of rankings; the arguments are those of `evaluate`.
 
-    Without training labels there is no popularity floor.
+    Without training labels there is no popularity floor, and without any labels there are no values at all.
     """
+    sizes, known = (len(rankings.query), len(rankings.database)), dict(fingerprints or {})
+    if not rankings.labelled:
+        if at is not None:
+            raise DataError("mAP and precision at a rank need labels, and no item has one.", option="at")
+        return Evaluation(protocol, rankings.lengths, *sizes, {}, {}, {}, name, known)
     labels = rankings.query.labels, rankings.database.labels
     if not (labels[0].any(axis=0) & labels[1].any(axis=0)).any():
         raise DataError(
@@ -267,8 +285,7 @@ def evaluate_rankings(
     floors = {"random": _random_floor_of(rankings["i2t", rankings.lengths[0]].counts)}
     if training_labels is not None:
         floors["popularity"] = popularity_floor(*labels, training_labels)
-    sizes = len(rankings.query), len(rankings.database)
-    return Evaluation(protocol, rankings.lengths, *sizes, values, floors, curves, name, dict(fingerprints or {}))
+    return Evaluation(protocol, rankings.lengths, *sizes, values, floors, curves, name, known)
 
 
 def add_resolution(

@@ -162,6 +162,11 @@ class Rankings(Mapping[Key, Ranking]):
         return len(self._rankings)
 
     @property
+    def labelled(self) -> bool:
+        """Whether any item has a label; without them only own counterparts tell what is relevant."""
+        return bool(self.query.labels.any() or self.database.labels.any())
+
+    @property
     def anchor(self) -> Anchor:
         """First rows of every ranking, for the candidate pools of other runs."""
         return {key: ranking.first.rows for key, ranking in self.items()}

@@ -15,7 +15,7 @@ from multibit.arrays import FloatArray
 from multibit.codes.items import Direction
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError
-from multibit.evaluation.metric import Metric
+from multibit.evaluation.metric import MAP, Metric
 from multibit.evaluation.metrics import PrecisionRecall
 from multibit.evaluation.protocol import Evaluation
 from multibit.files import building, checksum_file, read_json, replacing, require_writable, write_json
@@ -185,7 +185,8 @@ def _read_streams(path: Path) -> dict[int, dict[tuple[str, str, int], FloatArray
 
 def _evaluation(content: _Stored, streams: dict[tuple[str, Any, int], FloatArray]) -> Evaluation:
     wrong = [key for key, values in streams.items() if len(values) != content.queries]
-    if wrong or (FLOOR + "random", "", 0) not in streams:
+    labelled = any(Metric.parse(name) == MAP for name, _, _ in streams if not name.startswith(FLOOR))
+    if wrong or not streams or labelled != ((FLOOR + "random", "", 0) in streams):
         raise ValueError(f"not one value for each of {content.queries} queries: {wrong or 'the random floor'}")
     return Evaluation(
         protocol=content.protocol,

@@ -294,7 +294,7 @@ class FeatureStore:
                 f"no such array; found {found or 'none'}.",
                 file=path,
                 field=", ".join(missing),
-                hint="Needed: image, text, labels.",
+                hint="Needed: image, text, labels; of items without labels, an array (N, 0).",
             )
         try:
             return cls._of_arrays(arrays, path)

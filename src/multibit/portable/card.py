@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.errors import ConfigError
-from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED
+from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PAIRS, Metric
 from multibit.evaluation.protocol import Evaluation
 from multibit.table import Cell, Table, percent
 
@@ -78,7 +78,7 @@ def _results(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
                     "value": round(evaluation.mean(metric, direction, bits), 6),
                     "args": {"bits": bits},
                 }
-                for metric in METRICS
+                for metric in _metrics(evaluation)
                 for bits in evaluation.lengths
                 if (metric, direction, bits) in evaluation.values
             ],
@@ -144,14 +144,18 @@ run = Run.from_pretrained("MODEL")  # a folder, or user/name on the Hub
 """
 
 
+def _metrics(evaluation: Evaluation) -> Sequence[Metric]:
+    """The metrics that the card shows: mAP, or without labels pair recall."""
+    return [metric for metric in (METRICS if evaluation.labelled else PAIRS) if metric in evaluation.metrics]
+
+
 def _accuracy(evaluation: Evaluation) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             f"{DIRECTION_NAMES[direction]}, {metric}",
-            *(percent(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
+            *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
         )
-        for metric in METRICS
-        if metric in evaluation.metrics
+        for metric in _metrics(evaluation)
         for direction in DIRECTIONS
     ]
     for name, meaning in FLOORS.items():
@@ -159,4 +163,5 @@ def _accuracy(evaluation: Evaluation) -> Table:
             rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
     header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     note = f"In percent, {evaluation.queries:,} queries, {evaluation.database:,} items searched."
-    return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), note)
+    title = f"mAP@all, {evaluation.protocol}" if evaluation.labelled else "Pair recall, among the query items"
+    return Table(title, header, tuple(rows), note)

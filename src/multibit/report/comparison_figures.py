@@ -28,13 +28,19 @@ if TYPE_CHECKING:  # matplotlib is optional, and captions are read without it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+BOUNDS = (MAP_WORST_TIES, MAP_BEST_TIES)
 FLOOR_DASHES = {"popularity": ":", "random": "-."}
 
 
 # Accuracy
 
 
-def _map_by_length(study: Study) -> Figure:
+def _named(study: Study) -> str:
+    """The headline metric as axes name it."""
+    return "mAP@all" if study.headline == MAP else str(study.headline)
+
+
+def _accuracy_by_length(study: Study) -> Figure:
     from matplotlib.lines import Line2D
 
     first, runs = study.first, study.runs
@@ -43,18 +49,20 @@ def _map_by_length(study: Study) -> Figure:
         for number, run in enumerate(runs):
             evaluation = run.evaluations[i]
             for direction, dash in DIRECTION_DASHES.items():
-                means, low, high = (
+                means, *bounds = (
                     [100 * evaluation.mean(metric, direction, bits) for bits in run.lengths]
-                    for metric in (MAP, MAP_WORST_TIES, MAP_BEST_TIES)
+                    for metric in (study.headline, *(BOUNDS if study.headline == MAP else ()))
                 )
                 label = f"{run.name}, {DIRECTION_NAMES[direction]}"
                 axes.plot(
                     run.lengths, means, color=color_of(number), linestyle=dash, marker="o", markersize=4.5, label=label
                 )
-                axes.fill_between(run.lengths, low, high, color=color_of(number), alpha=0.1, linewidth=0)
-        _draw_floors(axes, {name: 100 * first.evaluations[i].floor(name) for name in first.evaluations[i].floors})
+                for low, high in zip(bounds[::2], bounds[1::2], strict=True):
+                    axes.fill_between(run.lengths, low, high, color=color_of(number), alpha=0.1, linewidth=0)
+        if study.headline == MAP:
+            _draw_floors(axes, {name: 100 * first.evaluations[i].floor(name) for name in first.evaluations[i].floors})
         at_lengths(axes, first.lengths)
-        axes.set_ylabel("mAP@all (%)")
+        axes.set_ylabel(f"{_named(study)} (%)")
     handles = [Line2D([], [], color=color_of(number), marker="o", label=run.name) for number, run in enumerate(runs)]
     styles = DIRECTION_DASHES.items()
     handles += [Line2D([], [], color="0.5", linestyle=dash, label=DIRECTION_NAMES[d]) for d, dash in styles]
@@ -76,7 +84,12 @@ def _draw_floors(axes: Axes, floors: dict[str, float]) -> None:
         axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=8)
 
 
-def _map_caption(study: Study) -> str:
+def _accuracy_caption(study: Study) -> str:
+    if study.headline != MAP:
+        return (
+            f"{names_of(study)}. How often the own counterpart of a query is among the first ten of the query items, "
+            "ties averaged. The higher, the better; a flat line means that short codes lose little."
+        )
     return (
         f"{names_of(study)}; a panel per protocol. The higher, the better; a flat line means that short codes lose "
         "little. The bands are the bounds over all orders of equal distances: a wide band means that many items are "
@@ -98,7 +111,8 @@ def _ap_differences(study: Study) -> Figure:
             label = f"{as_label(name)}: {100 * each.improved:.0f} % improved"
             axes.plot(values, share, color=color_of(number), linestyle=DIRECTION_DASHES[direction], label=label)
         axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set(xlabel=f"AP of {study.first.name} minus the other (points)", ylabel="share of queries")
+        what = "AP" if comparison.metric == MAP else comparison.metric
+        axes.set(xlabel=f"{what} of {study.first.name} minus the other (points)", ylabel="share of queries")
         axes.legend(fontsize=8, frameon=False)
     return figure
 
@@ -153,7 +167,7 @@ def _accuracy_and_cost(study: Study) -> Figure:
     for number, run in enumerate(study.runs):
         if run.cost is None:
             continue
-        means = [100 * run.evaluations[0].mean_of_directions(MAP, bits) for bits in run.lengths]
+        means = [100 * run.evaluations[0].mean_of_directions(study.headline, bits) for bits in run.lengths]
         sizes = [bits / 8 for bits in run.lengths]
         median, high = (
             [1e3 * getattr(run.cost.query[bits], name) for bits in run.lengths] for name in ("median", "p95")
@@ -167,8 +181,10 @@ def _accuracy_and_cost(study: Study) -> Figure:
         for axes, x in ((storage, sizes), (time, median)):
             for bits, at, mean in zip(run.lengths, x, means, strict=True):
                 axes.annotate(f"{bits}", (at, mean), textcoords="offset points", xytext=(4, -10), fontsize=7)
-    storage.set(xlabel="bytes per code", ylabel="mean mAP@all (%)")
-    time.set(xlabel="search time (microseconds): median, line to the 95th percentile", ylabel="mean mAP@all (%)")
+    storage.set(xlabel="bytes per code", ylabel=f"mean {_named(study)} (%)")
+    time.set(
+        xlabel="search time (microseconds): median, line to the 95th percentile", ylabel=f"mean {_named(study)} (%)"
+    )
     for axes in (storage, time):
         axes.margins(y=0.12)  # space for the numbers next to the points
         axes.set_xlim(left=0)
@@ -185,9 +201,9 @@ def _accuracy_and_cost_caption(study: Study) -> str:
 
 
 ACCURACY_FIGURES = (
-    StudyFigure("map-by-length", "mAP by code length", _map_by_length, _map_caption),
+    StudyFigure("map-by-length", "Accuracy by code length", _accuracy_by_length, _accuracy_caption),
     StudyFigure(
-        "ap-differences", "Differences of average precision, query by query", _ap_differences, _ap_differences_caption,
+        "ap-differences", "Differences to the compared runs, query by query", _ap_differences, _ap_differences_caption,
         lambda study: bool(study.comparisons),
     ),
     StudyFigure(

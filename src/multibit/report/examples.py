@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from multibit.arrays import FloatArray
 from multibit.codes import hamming_distances
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
 from multibit.data import PairedDataset
 from multibit.data.images import open_image
 from multibit.errors import DataError
-from multibit.evaluation.metric import MAP
+from multibit.evaluation.metric import MAP, MEDIAN_RANK
 from multibit.features.store import FeatureStore
 
 if TYPE_CHECKING:
+    from multibit.evaluation.protocol import Evaluation
     from multibit.measurement import MeasuredRun
 
 CHOSEN = {"good": 0.9, "usual": 0.5, "poor": 0.1}
-"""Kind of query -> its place among the queries, sorted by average precision at the longest code."""
+"""Kind of query -> its place among the queries, sorted from the worst to the best at the longest code."""
 
 HITS, SIDE = 6, 144  # hits of a search; pixels of the longer side of an image
 TEXT = 160  # characters of a text that are shown
@@ -51,12 +53,14 @@ class Example:
     """A query and its first hits at the shortest and the longest code.
 
     Attributes:
-        title: direction and kind. precision: average precision of the query at the longest code. asked: modality of
-            the query. query: its item. rows: length -> hits.
+        title: direction and kind. value: average precision of the query at the longest code, or without labels the
+            rank of its own counterpart among the query items. measure: its name. asked: modality of the query.
+            query: its item. rows: length -> hits.
     """
 
     title: str
-    precision: float
+    value: float
+    measure: str
     asked: str
     query: Shown
     rows: dict[int, tuple[Shown, ...]]
@@ -80,14 +84,21 @@ def example_searches(measured: MeasuredRun, store: FeatureStore) -> list[Example
 
 def _queries(measured: MeasuredRun, direction: Direction) -> list[tuple[str, int]]:
     evaluation = measured.evaluations[0]
-    values = evaluation.values[MAP, direction, evaluation.lengths[-1]]
-    order = np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]  # NaN is last
+    values = _values(evaluation, direction)
+    order = np.argsort(values if evaluation.labelled else -values, kind="stable")[
+        : int((~np.isnan(values)).sum())
+    ]  # NaN is last
     places = {kind: int(order[round(share * (len(order) - 1))]) for kind, share in CHOSEN.items()}
     return [
         (kind, place)
         for kind, place in places.items()
         if list(places.values()).index(place) == list(places).index(kind)
     ]
+
+
+def _values(evaluation: Evaluation, direction: Direction) -> FloatArray:
+    """What the queries are chosen by: average precision, or without labels the rank of the own counterpart."""
+    return evaluation.values[MAP if evaluation.labelled else MEDIAN_RANK, direction, evaluation.lengths[-1]]
 
 
 def _example(measured: MeasuredRun, data: PairedDataset, direction: Direction, kind: str, place: int) -> Example:
@@ -104,9 +115,13 @@ def _example(measured: MeasuredRun, data: PairedDataset, direction: Direction, k
             _shown(data, int(split.database[row]), searched == "image", int(distance), wanted)
             for row, distance in zip(found, distances, strict=True)
         )
-    precision = float(evaluation.values[MAP, direction, evaluation.lengths[-1]][place])
     return Example(
-        f"{DIRECTION_NAMES[direction]}, a {kind} query", precision, asked, _shown(data, query, asked == "image"), rows
+        f"{DIRECTION_NAMES[direction]}, a {kind} query",
+        float(_values(evaluation, direction)[place]),
+        "average precision" if evaluation.labelled else "rank of its own counterpart",
+        asked,
+        _shown(data, query, asked == "image"),
+        rows,
     )
 
 

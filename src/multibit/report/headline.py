@@ -41,13 +41,16 @@ class Finding:
 
 def findings(study: Study) -> list[Finding]:
     """The headline of each protocol, and of pair recall where it was measured."""
-    evaluations = study.first.evaluations
+    whole = study.first.evaluations[0]
+    compared = {each.evaluations[0].protocol: each for each in study.comparisons if each.metric == MAP}
     found = [
-        _finding(study, evaluation, MAP, evaluation.protocol, study.comparisons[i] if study.comparisons else None)
-        for i, evaluation in enumerate(evaluations)
+        _finding(study, evaluation, MAP, evaluation.protocol, compared.get(evaluation.protocol))
+        for evaluation in study.first.evaluations
+        if evaluation.labelled
     ]
-    if PAIR_RECALL in evaluations[0].metrics:
-        found.append(_finding(study, evaluations[0], PAIR_RECALL, _among(evaluations[0]), study.pairs))
+    if PAIR_RECALL in whole.metrics:
+        pairs = next((each for each in study.comparisons if each.metric == PAIR_RECALL), study.pairs)
+        found.append(_finding(study, whole, PAIR_RECALL, _among(whole), pairs))
     return found
 
 
@@ -71,16 +74,19 @@ def sentence(study: Study) -> str:
     parts = [
         f"{100 * evaluation.mean_of_directions(MAP, bits):.1f} % with {evaluation.protocol}"
         for evaluation in first.evaluations
+        if evaluation.labelled
     ]
-    text = f"Mean mAP at {bits} bits: {', '.join(parts)}."
     whole = first.evaluations[0]
+    sentences = [f"Mean mAP at {bits} bits: {', '.join(parts)}."] if parts else []
     if PAIR_RECALL in whole.metrics:
-        text += f" {PAIR_RECALL}: {100 * whole.mean_of_directions(PAIR_RECALL, bits):.1f} %, {_among(whole)}."
+        name = PAIR_RECALL if parts else f"Mean {PAIR_RECALL} at {bits} bits"
+        sentences.append(f"{name}: {100 * whole.mean_of_directions(PAIR_RECALL, bits):.1f} %, {_among(whole)}.")
+    text = " ".join(sentences)
     for run in others:
         name = study.comparisons[0].names[1 + others.index(run)]
         each = study.comparisons[0].overall[name, bits]
         verdict = {"better": "better than", "worse": "worse than", "": "not certainly different from"}[_verdict(each)]
-        text += f" {verdict.capitalize()} {run.name} in mAP: {_interval(each)}."
+        text += f" {verdict.capitalize()} {run.name} in {study.comparisons[0].metric}: {_interval(each)}."
     return text
 
 

@@ -176,6 +176,7 @@ def _report_page(
         sentence=sentence(study),
         findings=findings(study),
         lengths=first.lengths,
+        labelled=study.labelled,
         warnings=first.warnings,
         facts=first.facts,
         tables=tables,

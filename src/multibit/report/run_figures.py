@@ -236,7 +236,7 @@ def _has_teacher(study: Study) -> bool:
 RUN_FIGURES = (
     StudyFigure(
         "precision-recall", "Precision and recall within each Hamming radius", _precision_recall,
-        _precision_recall_caption,
+        _precision_recall_caption, lambda study: study.labelled,
     ),
     StudyFigure(
         "precision-at-n", "Precision of the first N ranks", _precision_at_n, _precision_at_n_caption,

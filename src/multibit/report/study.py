@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from multibit.evaluation.assessment import Assessment
-from multibit.evaluation.comparison import Comparison, compare, distinct, require_comparable
-from multibit.evaluation.metric import PAIR_RECALL
+from multibit.evaluation.comparison import Comparison, compare, distinct, headline_of, require_comparable
+from multibit.evaluation.metric import PAIR_RECALL, Metric
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,8 +16,9 @@ class Study:
 
     Attributes:
         runs: the reported run first; their names differ.
-        comparisons: the mAP of the first run compared with the others, one per protocol; empty for a single run.
-        pairs: their R@10 compared; None for a single run, or where one of them has none.
+        comparisons: the first run compared with the others in mAP, or in R@10 where one of them has no labels; one per
+            protocol, empty for a single run.
+        pairs: their R@10 compared; None for a single run, where one of them has none, or where `comparisons` has it.
     """
 
     runs: tuple[Assessment, ...]
@@ -29,7 +30,7 @@ class Study:
         """Number repeated names and compare the first run with the others.
 
         Args:
-            runs: the reported run first. comparisons: of their mAP, one per protocol, if they were made before.
+            runs: the reported run first. comparisons: of the runs, one per protocol, if they were made before.
 
         Raises:
             MismatchError: the runs were evaluated on different queries, databases, lengths or data.
@@ -40,12 +41,26 @@ class Study:
         for other in others:
             for mine, theirs in zip(first.evaluations, other.evaluations, strict=False):
                 require_comparable(mine, theirs, (first.name, other.name))
-        protocols = range(len(first.evaluations) if others and not comparisons else 0)
-        made = [compare(*(run.evaluations[i] for run in named), names=names) for i in protocols]
+        protocols = zip(*(run.evaluations for run in named), strict=False)  # those without labels have only the first
+        made = [compare(*each, names=names) for each in protocols] if others and not comparisons else []
         whole = [run.evaluations[0] for run in named]
-        both = bool(others) and all(PAIR_RECALL in evaluation.metrics for evaluation in whole)
+        both = (
+            bool(others)
+            and headline_of(whole) != PAIR_RECALL
+            and all(PAIR_RECALL in evaluation.metrics for evaluation in whole)
+        )
         pairs = compare(*whole, names=names, metric=PAIR_RECALL) if both else None
         return cls(named, tuple(comparisons) or tuple(made), pairs)
+
+    @property
+    def headline(self) -> Metric:
+        """The metric that the report begins with: mAP, or R@10 where one of the runs has no labels."""
+        return headline_of([run.evaluations[0] for run in self.runs])
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the items of the first run have labels."""
+        return self.first.evaluations[0].labelled
 
     @property
     def first(self) -> Assessment:

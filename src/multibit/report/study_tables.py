@@ -10,7 +10,7 @@ from multibit.arrays import mean_of
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES, length_near
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Times
-from multibit.evaluation.metric import MAP, RESOLUTION
+from multibit.evaluation.metric import RESOLUTION
 from multibit.evaluation.protocol import Evaluation
 from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study
@@ -27,7 +27,11 @@ TABLE_FILES = (
 def study_tables(study: Study) -> dict[str, Table]:
     """All tables by the name of their files. What was not measured has no table."""
     first, runs = study.first, study.runs
-    tables = {f"accuracy-{i}": accuracy_table(evaluation) for i, evaluation in enumerate(first.evaluations, start=1)}
+    tables = {
+        f"accuracy-{i}": accuracy_table(evaluation)
+        for i, evaluation in enumerate(first.evaluations, start=1)
+        if evaluation.labelled
+    }
     tables |= {f"pair-recall-{i}": table for i, table in enumerate(pair_tables(first.evaluations[0]), start=1)}
     if study.pairs is not None:
         tables["pair-recall-comparison"] = study.pairs.table()
@@ -35,11 +39,7 @@ def study_tables(study: Study) -> dict[str, Table]:
         tables["content"] = content
     if first.look_alikes is not None and first.look_alikes.any:
         tables["look-alikes"] = _look_alikes(first, first.look_alikes)
-    names = [run.name for run in runs]
-    for i in range(len(first.evaluations)):
-        tables[f"resolution-{i + 1}"] = _resolution([run.evaluations[i] for run in runs], names)
-        if study.comparisons:
-            tables[f"comparison-{i + 1}"] = study.comparisons[i].table()
+    tables |= _tables_of_protocols(study)
     if first.agreement:
         tables["agreement"] = _agreement(runs)
     if first.quantization:
@@ -52,8 +52,20 @@ def study_tables(study: Study) -> dict[str, Table]:
     return tables
 
 
+def _tables_of_protocols(study: Study) -> dict[str, Table]:
+    """Resolution, where all runs have it, and comparison of each protocol."""
+    tables = {}
+    for i, each in enumerate(zip(*(run.evaluations for run in study.runs), strict=False), start=1):
+        if all(evaluation.references for evaluation in each):
+            tables[f"resolution-{i}"] = _resolution(each, [run.name for run in study.runs])
+        if study.comparisons:
+            tables[f"comparison-{i}"] = study.comparisons[i - 1].table()
+    return tables
+
+
 def _look_alikes(run: Assessment, found: LookAlikes) -> Table:
-    """MAP with and without the queries that have a look-alike elsewhere."""
+    """MAP, or without labels R@10, with and without the queries that have a look-alike elsewhere."""
+    metric = run.evaluations[0].headline
     left_out = {
         "all compared": found.compared[:0],
         "without look-alikes in training": found.training,
@@ -64,14 +76,14 @@ def _look_alikes(run: Assessment, found: LookAlikes) -> Table:
         for name, rejected in left_out.items():
             kept = np.setdiff1d(found.compared, rejected)
             for direction in DIRECTIONS:
-                means = [mean_of(evaluation.of(MAP, direction, bits)[kept]) for bits in evaluation.lengths]
+                means = [mean_of(evaluation.of(metric, direction, bits)[kept]) for bits in evaluation.lengths]
                 label = f"{evaluation.protocol}: {name}, {DIRECTION_NAMES[direction]}"
                 rows.append((label, Number(len(kept), ","), *map(percent, means)))
     header = ("", "queries", *(f"{bits} bits" for bits in run.evaluations[0].lengths))
     total = run.evaluations[0].queries
     part = "" if len(found.compared) == total else f" Compared: {len(found.compared):,} of {total:,} queries."
     note = (
-        f"mAP in percent. {counted(len(found.training), 'query has', 'queries have')} a look-alike (equal image "
+        f"{metric} in percent. {counted(len(found.training), 'query has', 'queries have')} a look-alike (equal image "
         f"features or a near-duplicate image) among the training and validation items, {len(found.database):,} among "
         f"the other items of the database.{part} A split by groups of near-duplicates keeps look-alikes on one side."
     )

@@ -24,7 +24,7 @@ from multibit.table import counted
 MAT_KEYS = ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l")
 """Query and retrieval codes of images and texts (n, B), and their multi-hot labels (n, C)."""
 
-CODE_KEYS = MAT_KEYS[:4]
+CODE_KEYS, LABEL_KEYS = MAT_KEYS[:4], MAT_KEYS[4:]
 ENDINGS = (".mat", ".npz")
 SHOWN = 8  # file names in a note
 _DIRECTION = re.compile(r"(?<![a-z0-9])(i2t|t2i)(?![a-z0-9])")
@@ -61,7 +61,8 @@ class CodeFile:
         """Read a `.mat` (v5 or v7.3), an `.npz`, or a folder with `q_img.npy`, `q_txt.npy` and so on.
 
         Codes are -1 and +1; or 0 and 1; or packed uint8, as from `np.packbits`, whose length
-        is the array `bits`. Labels are multi-hot (n, C), dense or sparse, or class numbers (n,) or (n, 1).
+        is the array `bits`. Labels are multi-hot (n, C), dense or sparse, or class numbers (n,) or (n, 1); without the
+        keys of both sides the items have no labels.
 
         Raises:
             DataError: unreadable, a missing key, another value, or arrays that do not fit each other.
@@ -69,13 +70,13 @@ class CodeFile:
         path = Path(path)
         found = _Source.open(path)
         missing = [key for key in MAT_KEYS if key not in found.shapes]
-        if missing:
+        if missing and missing != list(LABEL_KEYS):
             problem = f"lacks {', '.join(missing)}; found {found.listing or 'no arrays'}."
             raise DataError(problem, file=path, field=missing[0])
         arrays = {key: found.read(key) for key in (*MAT_KEYS, "bits") if key in found.shapes}
         codes, notes = _codes(path, arrays)
         counts = len(codes["q_img"]), len(codes["r_img"])
-        shapes = ", ".join(f"{key} {arrays[key].shape}" for key in MAT_KEYS)
+        shapes = ", ".join(f"{key} {arrays[key].shape}" for key in MAT_KEYS if key in arrays)
         if (len(codes["q_txt"]), len(codes["r_txt"])) != counts:
             raise DataError(f"image and text codes have different numbers of rows: {shapes}.", file=path)
         if len({each.bits for each in codes.values()}) > 1:
@@ -113,6 +114,11 @@ class CodeSets:
     def nested(self) -> bool:
         """Whether shorter codes are prefixes of longer ones."""
         return len(self.lengths) > 1 and len({file.bits for file in self.files.values()}) == 1
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any item has a label."""
+        return bool(self.query.labels.any() or self.database.labels.any())
 
     @property
     def query(self) -> CodedItems:
@@ -188,7 +194,7 @@ def is_codes(path: Path) -> bool:
 
 
 def require_same_items(file: CodeFile, query_labels: Labels, database_labels: Labels, name: Path, other: Path) -> None:
-    """Refuse labels that differ from those of a file.
+    """Refuse labels that differ from those of a file; where one side has none, only the numbers of rows are compared.
 
     Args:
         file: whose labels. query_labels, database_labels: of the other codes. name, other: paths for the error.
@@ -197,7 +203,10 @@ def require_same_items(file: CodeFile, query_labels: Labels, database_labels: La
         DataError: another number of rows or label columns, or a row with other labels.
     """
     sides = {"q_l": (file.query.labels, query_labels), "r_l": (file.database.labels, database_labels)}
+    labelled = all(labels.any() for labels in (file.database.labels, database_labels))
     for key, (mine, theirs) in sides.items():
+        if not labelled and len(mine) == len(theirs):
+            continue
         if mine.shape != theirs.shape:
             sizes = [f"{len(labels):,} rows with {labels.shape[1]} label columns" for labels in (theirs, mine)]
             raise DataError(f"{sizes[0]} here, {sizes[1]} in {name}.", file=other, field=key)
@@ -388,9 +397,11 @@ def _from_values(path: Path, codes: Arrays) -> tuple[dict[str, Codes], list[str]
 
 
 def _labels(path: Path, arrays: Arrays, counts: tuple[int, int], shapes: str) -> tuple[Labels, Labels, list[str]]:
-    """Multi-hot labels of queries and database, and notes on how they were read."""
+    """Multi-hot labels of queries and database, (n, 0) where there are none, and notes on how they were read."""
+    if not set(LABEL_KEYS) & set(arrays):
+        return np.zeros((counts[0], 0), np.uint8), np.zeros((counts[1], 0), np.uint8), []
     found = []
-    for key, rows in zip(("q_l", "r_l"), counts, strict=True):
+    for key, rows in zip(LABEL_KEYS, counts, strict=True):
         array = arrays[key]
         if array.ndim == 1:
             array = array[:, None]
@@ -405,7 +416,7 @@ def _labels(path: Path, arrays: Arrays, counts: tuple[int, int], shapes: str) ->
         raise DataError(f"queries and database have different label columns: {shapes}.", file=path, field="r_l")
     if query.shape[1] == 1 and not all((array == 1).all() for array in found):
         return _one_hot(path, query, database)
-    for key, array in zip(("q_l", "r_l"), found, strict=True):
+    for key, array in zip(LABEL_KEYS, found, strict=True):
         _require_values(path, key, array, (array != 0) & (array != 1), "0 or 1")
     return query.astype(np.uint8), database.astype(np.uint8), []
 

@@ -11,7 +11,6 @@ from multibit.arrays import mean_of
 from multibit.codes import DIRECTIONS, Modality
 from multibit.errors import MultibitError
 from multibit.evaluation.health import code_health, code_warnings
-from multibit.evaluation.metric import MAP
 from multibit.evaluation.storage import load_evaluations
 from multibit.pipeline import index_names
 from multibit.records import RECORD
@@ -139,12 +138,13 @@ def _accuracy(run: AnyRun) -> list[dict[str, Any]]:
     return [
         {
             "protocol": each.protocol,
+            "metric": str(each.headline),
             "queries": each.queries,
             "database": each.database,
             "means": {
-                direction: {bits: float(each.mean(MAP, direction, bits)) for bits in each.lengths}
+                direction: {bits: float(each.mean(each.headline, direction, bits)) for bits in each.lengths}
                 for direction in DIRECTIONS
-                if (MAP, direction, each.lengths[0]) in each.values
+                if (each.headline, direction, each.lengths[0]) in each.values
             },
             "floors": {name: mean_of(values) for name, values in each.floors.items()},
         }

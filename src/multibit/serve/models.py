@@ -354,9 +354,10 @@ class ShardInfo(Model):
 
 
 class Accuracy(Model):
-    """Mean average precision of one protocol: direction -> length -> value in 0..1, and floors by name."""
+    """The mAP of one protocol, without labels R@10: direction -> length -> value in 0..1, and floors by name."""
 
     protocol: str
+    metric: str
     queries: int
     database: int
     means: dict[str, dict[int, float]]

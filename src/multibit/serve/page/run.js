@@ -57,13 +57,18 @@ function price(info) {
 
 const table = (caption, head, rows) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, rows)));
 
+const METRICS = { // by name: title, meaning
+  "mAP": ["Mean average precision", "Mean average precision: 100 % if all related items come before all others, for queries that were not part of the training."],
+  "R@10": ["Recall at 10", "Recall at 10: how often the text of an image, or the image of a text, is among the first ten, for queries that were not part of the training."],
+};
+
 function accuracy(found) {
   const section = h("section", { "aria-labelledby": "accuracy" }, h("h2", { id: "accuracy" }, "How much is found at each length"));
   if (!found.accuracy.length) {
     section.append(h("p", {}, found.missing.accuracy));
     return section;
   }
-  section.append(h("p", {}, "Mean average precision: 100 % if all related items come before all others, for queries that were not part of the training."));
+  section.append(h("p", {}, METRICS[found.accuracy[0].metric][1]));
   for (const each of found.accuracy) section.append(protocol(each));
   return section;
 }
@@ -76,7 +81,7 @@ function protocol(each) {
   return h("figure", {},
     h("figcaption", {}, `${plural(each.queries, "query", "queries")}, ${plural(each.database, "item")}: ${each.protocol}`),
     chart(each, lengths),
-    table(`Mean average precision, ${each.protocol}`, h("tr", {}, h("th", { scope: "col" }, "in percent"), lengths.map((bits) => h("th", { scope: "col" }, plural(bits, "bit")))), [...rows, ...floor]));
+    table(`${METRICS[each.metric][0]}, ${each.protocol}`, h("tr", {}, h("th", { scope: "col" }, "in percent"), lengths.map((bits) => h("th", { scope: "col" }, plural(bits, "bit")))), [...rows, ...floor]));
 }
 
 function chart(each, lengths) {
@@ -88,7 +93,7 @@ function chart(each, lengths) {
   const grid = Array.from({ length: Math.round(most * 10) / 2 + 1 }, (_, step) => step * 0.2).filter((value) => value <= most + 1e-9);
   const ends = Object.entries(each.means).map(([direction, means]) => [direction, y(means[lengths.at(-1)])]).sort((a, b) => a[1] - b[1]);
   if (ends.length === 2 && ends[1][1] - ends[0][1] < 15) { const middle = (ends[0][1] + ends[1][1]) / 2; ends[0][1] = middle - 7.5; ends[1][1] = middle + 7.5; }
-  return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": "Mean average precision by code length; the numbers are in the table below" },
+  return h("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${METRICS[each.metric][0]} by code length; the numbers are in the table below` },
     grid.map((value) => [h("line", { class: "grid", x1: left, x2: width - 100, y1: y(value), y2: y(value) }), h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, `${Math.round(100 * value)}`)]).flat(),
     lengths.map((bits) => h("text", { x: x(bits), y: height - 8, "text-anchor": "middle" }, String(bits))),
     Object.entries(each.floors).map(([, value]) => h("line", { class: "floor", x1: left, x2: width - 100, y1: y(value), y2: y(value) })),

@@ -215,3 +215,71 @@ def test_cells_for_a_spreadsheet_have_no_formulas_and_keep_their_apostrophe(tmp_
     with pytest.raises(ConfigError) as caught:
         write_dataset(data, tmp_path / "safe.jsonl", spreadsheet_safe=True)
     assert caught.value.option == "spreadsheet_safe"
+
+
+# Columns that no field is read from
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.jsonl", "m.parquet"])
+def test_columns_that_are_not_used_are_told_once(tmp_path, name):
+    rows = [{"id": f"item {i}", "text": "a text", "price": "3", "Label": "red", "brand": "x"} for i in range(3)]
+    path = tmp_path / name
+    if name == "m.csv":
+        write(path, "id,text,price,Label,brand\n" + "".join(f"{','.join(row.values())}\n" for row in rows))
+    elif name == "m.jsonl":
+        lines(path, *({**row, "later": 1} if row["id"] == "item 2" else row for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    data, notes = noted(path)
+    assert data.label_names == ("red",)
+    (told,) = notes
+    assert told.startswith(str(path)) and "price, brand" in told and ("later" in told) == (name == "m.jsonl")
+    _, notes = noted(path, columns={"labels": "brand"})
+    assert "Label" in notes[0] and "brand" not in notes[0]
+
+
+def test_the_index_column_of_a_data_frame_is_told(tmp_path):
+    _, notes = noted(write(tmp_path / "m.csv", ",id,text\n0,a,one\n1,b,two\n"))
+    assert len(notes) == 1 and "without a name" in notes[0]
+
+
+# Semicolons and tabs
+
+
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("quoted", [False, True])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_cells_of_a_csv_are_separated_as_its_header_shows(tmp_path, mark, bom, quoted, end):
+    rows = [["id", "text", "labels"], ["a", "one, two; and\nthree", "cat|dog"], ["b", 'says "no"', "dog"]]
+    always = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+    with (tmp_path / "m.csv").open("w", encoding="utf-8", newline="") as file:
+        file.write(bom)
+        csv.writer(file, delimiter=mark, quoting=always, lineterminator=end).writerows(rows)
+    data, notes = noted(tmp_path / "m.csv")
+    assert list(data.ids) == ["a", "b"] and data.texts == (("one, two; and\nthree",), ('says "no"',)) and not notes
+    assert labels_of(data) == [["cat", "dog"], ["dog"]]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("id,text;note,labels", {"text": "text;note"}),  # a comma shows fields
+        ('"id","text;a;b;c",labels', {"text": "text;a;b;c"}),  # marks in quoted names do not count
+        ("sku,title,kind", {"id": "sku", "text": "title", "labels": "kind"}),
+        ("sku;title;kind", {"id": "sku", "text": "title", "labels": "kind"}),
+        ("id;text, long;labels", {"text": "text, long"}),
+    ],
+)
+def test_names_of_columns_may_have_other_marks(tmp_path, header, columns):
+    mark = ";" if header.startswith(("sku;", "id;")) else ","
+    data, _ = noted(write(tmp_path / "m.csv", f"{header}\n{mark.join(['a', 'one', 'cat'])}\n"), columns=columns)
+    assert list(data.ids) == ["a"] and data.texts == (("one",),) and labels_of(data) == [["cat"]]
+
+
+def test_a_row_of_other_marks_than_the_header_is_refused(tmp_path):
+    assert refused(write(tmp_path / "m.csv", "id;text\na;one\nb,two\n")).row == 3
+
+
+def test_a_file_without_any_line_is_refused(tmp_path):
+    refused(write(tmp_path / "m.csv", ""))

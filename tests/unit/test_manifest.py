@@ -249,7 +249,7 @@ def test_a_mapping_of_an_unknown_field_names_the_fields(tmp_path):
         ("items.csv", HEADER + "a,,x,c\nb,,y\n", 3, ""),
         ("items.csv", HEADER + 'a,,"x\ny",c\nb,,y,c,d\n', 4, ""),
         ("items.csv", HEADER + ",,x,c\n", 2, "id"),
-        ("items.csv", "id;image;text;labels\na;;x;c\n", 2, "id"),
+        ("items.csv", "id:image:text:labels\na::x:c\n", 2, "id"),
         ("items.csv", HEADER + 'a,,x,"[""c"""\n', 2, "labels"),
         ("items.csv", HEADER + 'a,,x,"[1.5, 2]"\n', 2, "labels"),
         ("items.csv", "id,image,text,labels,text\na,,x,c,y\n", 1, "text"),

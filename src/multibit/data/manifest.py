@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,6 +41,8 @@ ALSO = {"labels": "label"}
 MISSING = frozenset(("nan", "none", "null", "<na>", "n/a"))
 """What other tools write into a text file for a missing value."""
 
+SHOWN = 12  # columns in a note
+
 BATCH = 4096
 """Rows of a Parquet file that are read or written at a time."""
 
@@ -64,8 +66,9 @@ def read_manifest(
     values of one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text
     in `raw` or `text`; labels are names, class numbers or multi-hot vectors. Label columns are in alphabetical order.
     Without a column of images or labels, no item has one. Names of columns are compared without case and blanks at
-    their ends, and `label` is read where `labels` is missing. What may be a mistake of the tool that wrote the file is
-    told in a `DataNote`.
+    their ends, and `label` is read where `labels` is missing. The cells of a .csv may be separated by semicolons or
+    tabs too, as its header shows. Columns that are not used, and what may be a mistake of the tool that wrote the file,
+    are told in a `DataNote`.
 
     Args:
         path: a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file.
@@ -227,9 +230,15 @@ def _without_nul(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _csv_rows(file: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(file: Iterable[str], delimiter: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of cells; without a delimiter, it is the one of the header."""
     csv.field_size_limit(2**31 - 1)  # texts may have any length
-    reader = csv.DictReader(file, strict=True, delimiter=delimiter)
+    lines = iter(file)
+    header = next(lines, None)
+    if header is None:
+        return
+    delimiter = delimiter or _delimiter(header)
+    reader = csv.DictReader(itertools.chain([header], lines), strict=True, delimiter=delimiter)
     try:
         names = list(reader.fieldnames or ())
         _require_once(names, row=1)
@@ -245,6 +254,19 @@ def _csv_rows(file: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, 
             yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"not CSV ({error}).", row=reader.reader.line_num) from None
+
+
+def _delimiter(header: str) -> str:
+    r"""What separates the cells of a .csv: a comma where that shows a field's name, else what gives the most names.
+
+    Example:
+        >>> _delimiter("id,text;note,labels"), _delimiter("id;text, long;labels"), _delimiter("sku\ttitle")
+        (',', ';', '\t')
+    """
+    found = {mark: next(csv.reader([header], delimiter=mark), []) for mark in _DELIMITERS}
+    if {name.strip().casefold() for name in found[","]} & {*FIELDS, *ALSO.values()}:
+        return ","
+    return max(found, key=lambda mark: len(found[mark]))
 
 
 def _refuse_swallowed_rows(cells: Iterable[str], line: int) -> None:
@@ -356,6 +378,12 @@ class _Row:
             return "texts"
         return "text"
 
+    @property
+    def unused(self) -> list[str]:
+        """Names of the columns that no field is read from, `text` next to `texts` left out."""
+        read = {self.columns.get(field) or self._column(field) for field in ("id", "image", "labels", self.text_field)}
+        return [str(name) for name in self.cells if name not in read and name not in ("text", "texts")]
+
     def _column(self, field: str) -> str | None:
         """The column of a field that is not mapped; None if it has none."""
         if field in self.cells:
@@ -395,6 +423,7 @@ class _Row:
 _LIST = re.compile(r"""\[\s*(['"]).*\1\s*\]""", re.DOTALL)
 """A list of texts as JSON, Python or numpy writes it."""
 
+_DELIMITERS = ",;\t"
 _SEPARATORS = ";|,"
 _BITS = re.compile(r"[01]([ ,;|][01])+")
 
@@ -410,10 +439,15 @@ class _Remarks:
     split: int = 0
     bits: int = 0
     ignored: int = 0
+    headers: set[tuple[str, ...]] = field(default_factory=set)
+    unused: dict[str, None] = field(default_factory=dict)
 
     def read(self, row: _Row, item: tuple[str, Path | None, tuple[str, ...]], labels: Any) -> None:
         """Count the values of a row."""
         name, image, texts = item
+        if (header := tuple(row.cells)) not in self.headers:
+            self.headers.add(header)
+            self.unused |= dict.fromkeys(row.unused)
         self.ignored += row.text_field == "texts" and "text" in row.cells and "text" not in row.columns.values()
         if not row.is_text or not isinstance(labels, list):
             return
@@ -446,6 +480,11 @@ class _Remarks:
             note(
                 f"{self.path}: no label is separated by {self.separator!r}, but {self.unsplit:,} rows have one of "
                 f"{' '.join(self.others)} in a label; name the `separator` if it separates labels."
+            )
+        if self.unused:
+            names = [name.strip() or "one without a name" for name in self.unused]
+            note(
+                f"{self.path}: not used: the columns {', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}."
             )
         if self.ignored:
             note(f"{self.path}: the column text is not read, because there is texts.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 
+import numpy as np
 import pytest
 
 from multibit import Index, Run, build_indices, open_features
@@ -112,3 +113,66 @@ def test_what_does_not_fit_is_refused(documents, pictured, other_run, split, tmp
         MultibitVectorStore(Run.create(tmp_path / "run", features, split, method="separate", **small))
     with pytest.raises(ConfigError):
         MultibitVectorStore.from_texts(["a"])
+
+
+def slow_mmr(signs, query, k, fetch, weight):
+    """Maximal marginal relevance of signs (n, B), by its definition."""
+
+    def share(a, b):
+        return float((a == b).mean())
+
+    left, chosen = sorted(range(len(signs)), key=lambda i: -share(query, signs[i]))[:fetch], []
+    while left and len(chosen) < k:
+        others = {i: max((share(signs[i], signs[j]) for j in chosen), default=0) for i in left}
+        best = max(left, key=lambda i: (weight * share(query, signs[i]) - (1 - weight) * others[i], -left.index(i)))
+        chosen.append(best)
+        left.remove(best)
+    return chosen
+
+
+@pytest.mark.parametrize("bits", [32, 13])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.7, 1.0])
+def test_diverse_hits_are_those_of_the_definition(pictured, bits, weight):
+    texts = [f"{'abcz'[i % 4] * 4}{'mnop'[i // 4] * (i % 3)}" for i in range(16)]
+    store = MultibitVectorStore.from_texts(texts, MultibitEmbeddings(pictured), ids=[f"{i:02}" for i in range(16)])
+    signs = store.index.codes.to_signs()[:, :bits]
+    query = np.where(np.array(store.embeddings.embed_query("aaaz")) >= 0, 1, -1)[:bits]
+    expected = [f"{i:02}" for i in slow_mmr(signs, query, 5, 10, weight)]
+    options = {"k": 5, "fetch_k": 10, "lambda_mult": weight, "bits": bits}
+    assert ids(store.max_marginal_relevance_search("aaaz", **options)) == expected
+    vector = store.embeddings.embed_query("aaaz")
+    assert ids(store.max_marginal_relevance_search_by_vector(vector, **options)) == expected
+    if weight == 1:
+        assert expected == ids(store.similarity_search("aaaz", k=5, bits=bits))
+
+
+def test_a_retriever_of_diverse_hits_takes_filters(documents):
+    options = {"k": 2, "fetch_k": 1, "filter": {"year": {"$gte": 2002}}}
+    found = documents.as_retriever(search_type="mmr", search_kwargs=options).invoke("aaaa")
+    nearest = documents.similarity_search("aaaa", k=1, filter=options["filter"])
+    assert len(found) == 2 and found[0] == nearest[0] and set(ids(found)) <= set("bcd")
+    assert MultibitVectorStore(documents._texts.run).max_marginal_relevance_search("aaaa") == []
+
+
+@pytest.mark.parametrize(("options", "error", "option"), [
+    ({"lambda_mult": 1.5}, DataError, "lambda_mult"), ({"k": 0}, DataError, "k"), ({"wher": {}}, ConfigError, "wher"),
+])  # fmt: skip
+def test_wrong_arguments_of_a_diverse_search_are_refused(documents, options, error, option):
+    with pytest.raises(error) as caught:
+        documents.max_marginal_relevance_search("aaaa", **options)
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("search", [
+    lambda store: store.similarity_search("aaaa", colour=1), lambda store: store.delete(["a"], colour=1),
+    lambda store: store.similarity_search_with_score("aaaa", colour=1),
+    lambda store: store.similarity_search_with_relevance_scores("aaaa", colour=1),
+    lambda store: store.similarity_search_by_vector([0.0] * 32, colour=1),
+    lambda store: store.add_texts(["b"], colour=1),
+    lambda store: store.as_retriever(search_kwargs={"colour": 1}).invoke("aaaa"),
+])  # fmt: skip
+def test_unknown_arguments_are_refused_by_name(documents, search):
+    with pytest.raises(ConfigError) as caught:
+        search(documents)
+    assert caught.value.option == "colour"
+    assert len(documents.get_by_ids(list("abcd"))) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +90,9 @@ class MultibitVectorStore(VectorStore):
             run, index, bits: as for the class.
 
         Raises:
-            ConfigError: neither `run` nor `MultibitEmbeddings`.
+            ConfigError: neither `run` nor `MultibitEmbeddings`, or an unknown argument.
         """
+        _refuse(kwargs)
         if run is None and isinstance(embedding, MultibitEmbeddings):
             run = embedding.run
         if run is None:
@@ -109,6 +110,7 @@ class MultibitVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[str]:
         """Add texts, and return their ids; those with an id that is already there are replaced."""
+        _refuse(kwargs)
         given = list(texts)
         if metadatas is not None and len(metadatas) != len(given):
             raise DataError(f"{len(metadatas)} for {len(given)} texts.", field="metadatas")
@@ -118,6 +120,7 @@ class MultibitVectorStore(VectorStore):
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Remove documents; unknown ids are ignored."""
+        _refuse(kwargs)
         self._texts.remove(ids or [])
         return True
 
@@ -133,13 +136,17 @@ class MultibitVectorStore(VectorStore):
         Args:
             query: a text. k: number of hits. filter: on the metadata, see `multibit.search.filters`.
             bits: code length; that of the store when None.
+
+        Raises:
+            ConfigError: an unknown argument; so do all searches.
         """
-        return [_document(hit) for hit in self._texts.search(query, k, bits, filter)]
+        return [document for document, _ in self.similarity_search_with_score(query, k, filter, bits, **kwargs)]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, filter: Where | None = None, bits: int | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The k nearest documents with their Hamming distances; the arguments are those of `similarity_search`."""
+        _refuse(kwargs)
         return [(_document(hit), float(hit.distance or 0)) for hit in self._texts.search(query, k, bits, filter)]
 
     def similarity_search_by_vector(
@@ -151,13 +158,48 @@ class MultibitVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """The k nearest documents of a relaxed code, as `MultibitEmbeddings` makes it."""
+        _refuse(kwargs)
         return [_document(hit) for hit in self._texts.search(embedding, k, bits, filter)]
 
+    def max_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Where | None = None,
+        bits: int | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """K of the `fetch_k` nearest documents, chosen to be near the query and different from each other.
+
+        Args:
+            query, filter, bits: as for `similarity_search`. k: number of documents.
+            fetch_k: nearest documents to choose from, at least k.
+            lambda_mult: 1 for the nearest documents, 0 for the most different ones, by the share of equal bits.
+        """
+        _refuse(kwargs)
+        return [_document(hit) for hit in self._texts.diverse(query, k, fetch_k, lambda_mult, bits, filter)]
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Where | None = None,
+        bits: int | None = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """`max_marginal_relevance_search` of a relaxed code, as `MultibitEmbeddings` makes it."""
+        _refuse(kwargs)
+        return [_document(hit) for hit in self._texts.diverse(embedding, k, fetch_k, lambda_mult, bits, filter)]
+
     def _similarity_search_with_relevance_scores(
-        self, query: str, k: int = 4, **kwargs: Any
+        self, query: str, k: int = 4, filter: Where | None = None, bits: int | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        found = self._texts.search(query, k, kwargs.get("bits"), kwargs.get("filter"))
-        return [(_document(hit), self._texts.similarity(hit)) for hit in found]
+        _refuse(kwargs)
+        return [(_document(hit), self._texts.similarity(hit)) for hit in self._texts.search(query, k, bits, filter)]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda distance: 1 - distance / self._texts.bits
@@ -186,6 +228,20 @@ class MultibitTranslator(Visitor):
         """A query: its text, and the arguments of `similarity_search`."""
         found = structured_query.filter
         return structured_query.query, {} if found is None else {"filter": found.accept(self)}
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that the base class would accept and nothing would read.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if unknown:
+        raise ConfigError(
+            f"unknown argument{'s'[: len(unknown) - 1]} {', '.join(unknown)}.",
+            option=next(iter(unknown)),
+            hint="The searches take k, filter and bits; max_marginal_relevance_search also fetch_k and lambda_mult.",
+        )
 
 
 def _document(hit: Hit) -> Document:

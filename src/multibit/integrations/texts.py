@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from multibit.codes import Codes
+from multibit.codes import Codes, hamming_distances
 from multibit.errors import ConfigError, DataError
 from multibit.pipeline import open_run
 from multibit.queries import encode_text, encode_texts
@@ -119,6 +119,42 @@ class Texts:
         relaxed = encode_text(self.run, query) if isinstance(query, str) else np.asarray(query, np.float32)[None]
         codes = Codes.binarize(relaxed)
         return self._located(self.index.search(codes, k, self.length(bits), where=where, among=known).hits())
+
+    def diverse(
+        self,
+        query: str | ArrayLike,
+        k: int,
+        fetch: int,
+        weight: float,
+        bits: int | None = None,
+        where: Where | None = None,
+    ) -> list[Hit]:
+        """K of the nearest items by maximal marginal relevance: near the query, and far from those chosen before.
+
+        The next item has the largest weight * s(query, item) - (1 - weight) * max s(item, chosen), where s is the share
+        of equal bits; of equals the nearer one.
+
+        Args:
+            query, k, bits, where: as for `search`. fetch: nearest items to choose from, at least k.
+            weight: 1 for the nearest items, 0 for the most different ones.
+
+        Raises:
+            DataError: a weight outside 0..1, or as `search`.
+        """
+        if not 0 <= weight <= 1:
+            raise DataError(f"must be 0 to 1, got {weight}.", option="lambda_mult")
+        hits = self.search(query, max(k, fetch) if k > 0 else k, bits, where)
+        if not hits:
+            return []
+        codes, length = self.index.codes_of([hit.id for hit in hits]), self.length(bits)
+        near = weight * np.array([self.similarity(hit) for hit in hits])
+        between = 1 - hamming_distances(codes, codes, length) / length  # (n, n)
+        chosen = [0]
+        while len(chosen) < min(k, len(hits)):
+            scores = near - (1 - weight) * between[chosen].max(axis=0)
+            scores[chosen] = -np.inf
+            chosen.append(int(scores.argmax()))
+        return [hits[place] for place in chosen]
 
     def similarity(self, hit: Hit) -> float:
         """Share of equal bits."""

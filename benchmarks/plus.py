@@ -1,8 +1,9 @@
 """MultiBit+ compared with the paper's method: python benchmarks/plus.py FEATURES [--labels FILE.npz KEY CLIP.npy].
 
 Trains `multibit` and `multibit-plus` for five seeds on one split and compares them on the query set: mean mAP under
-both protocols with a paired interval, resolution, cross-length agreement, and ranking with relaxed queries. Runs are
-kept in the folder of --out, so a second call only measures.
+both protocols with a paired interval, resolution, pair recall, cross-length agreement, and ranking with relaxed
+queries. Runs are kept in the folder of --out, so a second call only measures. --before NAME=VALUE ... compares
+`multibit-plus` with itself under other settings, instead of with `multibit`.
 
 FEATURES is a feature store or `.npz`. With --labels it is created: features are planted on real labels, with mean and
 covariance of real CLIP image vectors (CLIP.npy, any number of rows), as a check on data that the method was not
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +26,10 @@ from multibit.codes.items import DIRECTIONS
 from multibit.evaluation.agreement import asymmetric_average_precision, cross_length_agreement
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.metric import COLLISION, INVERSION, MAP, NDCG, TAU_B, Metric
+from multibit.evaluation.pair_recall import pair_recall
 from multibit.evaluation.protocol import Evaluation, evaluate
 from multibit.paper.reproduction import Reproduction, Subject
+from multibit.runs import Run
 
 METRICS = [metric.under("IDF") for metric in (NDCG, TAU_B, COLLISION, INVERSION)]
 SMOKE = Config(epochs=1, lengths=(8, 16), scales=2, hidden=16, dimension=8)
@@ -81,6 +85,25 @@ def few_values(dimension: int, items: int = 2866, seed: int = 0) -> dict[str, np
     return features
 
 
+class Contender(NamedTuple):
+    """A method with settings of its own, and its name in the tables."""
+
+    name: str
+    method: str
+    settings: dict[str, Any]
+
+    def run(self, r: Reproduction, seed: int) -> Run:
+        """Its model."""
+        return r.run(self.method, seed, **self.settings)
+
+    def evaluations(self, r: Reproduction, seeds: list[int], **how: Any) -> list[Evaluation]:
+        """One for each seed; `how` is that of `Reproduction.evaluation`."""
+        return [r.evaluation(self.method, seed, **how, **self.settings) for seed in seeds]
+
+
+MULTIBIT, PLUS = (Contender(name, name, {}) for name in ("multibit", "multibit-plus"))
+
+
 def mean_map(evaluation: Evaluation) -> np.ndarray:
     """(lengths,) mean mAP of both directions in percent."""
     return np.array([50 * sum(evaluation.mean(MAP, d, b) for d in DIRECTIONS) for b in evaluation.lengths])
@@ -98,19 +121,19 @@ def per_query(evaluation: Evaluation) -> np.ndarray:
     return 100 * np.mean([evaluation.values[MAP, d, b] for d in DIRECTIONS for b in evaluation.lengths], axis=0)
 
 
-def same_candidates(r: Reproduction, method: str, other: str, seed: int) -> Evaluation:
-    """Resolution of a method over the first ranks of both methods, so that the candidates are the same.
+def same_candidates(r: Reproduction, one: Contender, other: Contender, seed: int) -> Evaluation:
+    """Resolution of one over the first ranks of both, so that the candidates are the same.
 
     In the paper's pools the method `multibit` is measured only on its own first ranks.
     """
-    run, lengths = r.run(method, seed), r.config.lengths
+    run, lengths = one.run(r, seed), r.config.lengths
     return evaluate(
         r.codes(run, "query"),
         r.codes(run, "database"),
         lengths,
         training_labels=r.subject.labels[r.split.train],
         graded=[r.references["IDF"]],
-        anchor=r.rankings(r.run(other, seed), "database", lengths).anchor,
+        anchor=r.rankings(other.run(r, seed), "database", lengths).anchor,
     )
 
 
@@ -120,9 +143,16 @@ def resolution(evaluations: list[Evaluation], metric: Metric) -> np.ndarray:
     return 100 * np.mean(each, axis=0)
 
 
-def agreement(r: Reproduction, method: str, seed: int) -> float:
+def own_recall(r: Reproduction, one: Contender, seed: int, direction: str) -> np.ndarray:
+    """(lengths,) queries whose own counterpart is among the first ten of all query items, ties averaged, in percent."""
+    query, (asked, searched) = r.codes(one.run(r, seed), "query"), DIRECTIONS[direction]
+    found = [pair_recall(query.codes(asked), query.codes(searched), 10, bits) for bits in r.config.lengths]
+    return 100 * np.mean(found, axis=1)
+
+
+def agreement(r: Reproduction, one: Contender, seed: int) -> float:
     """Mean tau-b of all pairs of lengths and both directions."""
-    run = r.run(method, seed)
+    run = one.run(r, seed)
     query, database = r.codes(run, "query"), r.codes(run, "database")
     pairs = [
         pair
@@ -132,9 +162,9 @@ def agreement(r: Reproduction, method: str, seed: int) -> float:
     return float(np.mean([pair.tau.mean() for pair in pairs]))
 
 
-def asymmetric(r: Reproduction, method: str, seed: int, side: str) -> np.ndarray:
+def asymmetric(r: Reproduction, one: Contender, seed: int, side: str) -> np.ndarray:
     """(lengths,) mean mAP in percent where the query keeps its real values and the database is binary."""
-    run = r.run(method, seed)
+    run = one.run(r, seed)
     query, database = r.codes(run, "query"), r.codes(run, side)
     values = []
     for asked, searched in DIRECTIONS.values():
@@ -149,37 +179,49 @@ def row(name: str, values: np.ndarray) -> str:
     return f"{name:<34}" + "".join(f"{value:9.2f}" for value in (*values, np.mean(values)))
 
 
-def report(r: Reproduction, seeds: list[int]) -> None:
+def report(r: Reproduction, seeds: list[int], other: Contender = MULTIBIT) -> None:
     """Print the whole comparison."""
-    names = ("multibit", "multibit-plus")
     print(f"{len(r.subject.labels):,} items, split seed 42, trained with seeds {', '.join(map(str, seeds))}")
     print(f"{'mean mAP of both directions, %':<34}" + "".join(f"{bits:>9}" for bits in (*r.config.lengths, "mean")))
     for protocol in ("in", "out"):
-        found = {n: [r.evaluation(n, s, protocol=protocol) for s in seeds] for n in names}
-        for name in names:
-            print(row(f"{protocol}, {name}", np.mean([mean_map(e) for e in found[name]], axis=0)))
-        gains = [mean_map(p) - mean_map(f) for f, p in zip(*found.values(), strict=True)]
-        of_seeds = " ".join(f"{gain.mean():.2f}" for gain in gains)
-        print(row(f"{protocol}, gain", np.mean(gains, axis=0)) + f"   of seeds {of_seeds}")
-        for direction, gain in gain_by_direction(found["multibit-plus"], found["multibit"]).items():
-            print(row(f"{protocol}, gain, {direction}", gain))
-        side = "database" if protocol == "in" else "unseen"
-        for name in names:
-            relaxed = np.mean([asymmetric(r, name, s, side) for s in seeds], axis=0)
-            print(row(f"{protocol}, {name}, asymmetric", relaxed))
-        full, plus = (np.mean([per_query(e) for e in found[name]], axis=0) for name in names)
-        test = compare_queries(plus, full)
-        print(f"{'':<34}paired over queries: {test.mean:+.2f}, 95 % interval {test.low:+.2f} to {test.high:+.2f}")
-    for metric in METRICS:
-        for name in names:
-            print(row(f"{metric}, {name}", resolution([r.evaluation(name, s, graded=True) for s in seeds], metric)))
-    shared = {name: [same_candidates(r, name, other, s) for s in seeds] for name, other in (names, names[::-1])}
+        report_accuracy(r, seeds, other, protocol)
+    pair = other, PLUS
+    report_resolution([(one.name, one.evaluations(r, seeds, graded=True)) for one in pair], METRICS)
+    for direction in DIRECTIONS:
+        for one in pair:
+            found = np.mean([own_recall(r, one, s, direction) for s in seeds], axis=0)
+            print(row(f"R@10 {direction}, {one.name}", found))
     print("on the same candidates, the first ranks of both:")
-    for metric in METRICS[1:]:
-        for name in names:
-            print(row(f"{metric}, {name}", resolution(shared[name], metric)))
-    for name in names:
-        print(f"{'cross-length tau-b, ' + name:<34}{100 * np.mean([agreement(r, name, s) for s in seeds]):9.2f}")
+    shared = [(a.name, [same_candidates(r, a, b, s) for s in seeds]) for a, b in (pair, pair[::-1])]
+    report_resolution(shared, METRICS[1:])
+    for one in pair:
+        print(f"{'cross-length tau-b, ' + one.name:<34}{100 * np.mean([agreement(r, one, s) for s in seeds]):9.2f}")
+
+
+def report_accuracy(r: Reproduction, seeds: list[int], other: Contender, protocol: str) -> None:
+    """Print mAP under one protocol."""
+    found = [one.evaluations(r, seeds, protocol=protocol) for one in (other, PLUS)]
+    for one, each in zip((other, PLUS), found, strict=True):
+        print(row(f"{protocol}, {one.name}", np.mean([mean_map(e) for e in each], axis=0)))
+    gains = [mean_map(p) - mean_map(f) for f, p in zip(*found, strict=True)]
+    of_seeds = " ".join(f"{gain.mean():.2f}" for gain in gains)
+    print(row(f"{protocol}, gain", np.mean(gains, axis=0)) + f"   of seeds {of_seeds}")
+    for direction, gain in gain_by_direction(found[1], found[0]).items():
+        print(row(f"{protocol}, gain, {direction}", gain))
+    side = "database" if protocol == "in" else "unseen"
+    for one in (other, PLUS):
+        relaxed = np.mean([asymmetric(r, one, s, side) for s in seeds], axis=0)
+        print(row(f"{protocol}, {one.name}, asymmetric", relaxed))
+    before, after = (np.mean([per_query(e) for e in each], axis=0) for each in found)
+    test = compare_queries(after, before)
+    print(f"{'':<34}paired over queries: {test.mean:+.2f}, 95 % interval {test.low:+.2f} to {test.high:+.2f}")
+
+
+def report_resolution(found: list[tuple[str, list[Evaluation]]], metrics: list[Metric]) -> None:
+    """Print some metrics of graded relevance."""
+    for metric in metrics:
+        for name, evaluations in found:
+            print(row(f"{metric}, {name}", resolution(evaluations, metric)))
 
 
 def smoke() -> None:
@@ -200,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?", help="a feature store or .npz file")
     parser.add_argument("--labels", nargs=3, metavar=("FILE", "KEY", "CLIP"))
+    parser.add_argument("--before", nargs="+", metavar="NAME=VALUE", help="settings of multibit-plus to compare with")
     parser.add_argument("--sides", type=int, metavar="N", help="plant features of N values")
     parser.add_argument("--out", type=Path, default=Path("multibit-plus-check"))
     parser.add_argument("--seeds", default="42,43,44,45,46")
@@ -223,7 +266,11 @@ def main() -> None:
     store = FeatureStore.open(given.features)
     config = Config(epochs=given.epochs, alpha=given.alpha)
     subject = Subject(store.dataset.labels, store.dataset.label_names, store)
-    report(Reproduction(subject, given.out, config, say=lambda text: None), [int(s) for s in given.seeds.split(",")])
+    other = MULTIBIT
+    if given.before:
+        other = Contender("before", "multibit-plus", dict(each.split("=", 1) for each in given.before))
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    report(Reproduction(subject, given.out, config, say=lambda text: None), seeds, other)
 
 
 if __name__ == "__main__":

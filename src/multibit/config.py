@@ -219,6 +219,7 @@ class Config(EpochSettings):
     dimension: int = 512  # d, width of the shared feature before the heads
     dropout: float = 0.0  # largest fraction of hidden units dropped in training; less with many training items
     input_dropout: float = 0.0  # largest fraction of feature values dropped in training; less where few carry a row
+    mixing: float = 0.0  # pairs are mixed in training, by shares from Beta(mixing, mixing); less where few carry a row
 
     # Objective (MPA)
     aligned: str = "all"  # lengths whose rankings follow g*: all, the longest, or none
@@ -228,7 +229,7 @@ class Config(EpochSettings):
     binary_weight: float = 0.0  # weight of the same rankings of the signs, each with a trained temperature
     within_weight: float = 0.0  # weight of the rankings of the signs within each modality
     content_weight: float = 0.0  # share of the content in the teacher: the cosine of two items' texts
-    item_weight: float = 0.0  # weight of telling an item from those alike by the bits that only the longest code has
+    item_weight: float = 0.0  # weight of telling an item from those alike by the signs of the bits that a length adds
     alike: float = 0.5  # score of the teacher from which two items are alike
     consistency_weight: float = 0.0  # weight of 1 - correlation of similarities at a shorter length and the longest
     teacher_temperature: float = 0.2  # T_t
@@ -251,7 +252,7 @@ class Config(EpochSettings):
         "precision": ("float32", "bfloat16"),
     }
     POSITIVE = ("alpha", "eta", "epsilon", "teacher_temperature", "student_temperature", "learning_rate")
-    SHARES: ClassVar[tuple[str, ...]] = ("dropout", "input_dropout", "content_weight", "averaging")
+    SHARES: ClassVar[tuple[str, ...]] = ("dropout", "input_dropout", "mixing", "content_weight", "averaging")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -101,17 +101,16 @@ def slow_within(image, text, teacher, sharpness):
 
 
 def slow_item(image, text, teacher, sharpness, alike):
-    """Each query among the items alike, by the bits that only the longest code has; relaxed and binary."""
-    items, (shorter, longest) = len(image), LENGTHS[-2:]
-    total = 0.0
-    for temperature, (one, other) in zip(sharpness, ((image, text), (signs(image), signs(text))), strict=True):
+    """Each query among the items alike, by the signs of the bits that each length adds, weighted by length."""
+    items, total = len(image), 0.0
+    for start, stop, beta, temperature in zip((0, *LENGTHS), LENGTHS, BETA, sharpness, strict=False):
+        one, other = (signs(code)[:, start:stop] for code in (image, text))
         for asking, answering in ((one, other), (other, one)):
             for q in range(items):
                 near = [r for r in range(items) if r == q or teacher[q, r] >= alike]
-                bits = slice(shorter, longest)
-                sums = [asking[q, bits] @ answering[r, bits] / (longest - shorter) for r in near]
+                sums = [asking[q] @ answering[r] / (stop - start) for r in near]
                 shares = softmax([exp(temperature) * each / (2 * T_STUDENT) for each in sums])
-                total -= log(shares[near.index(q)]) / items / 2
+                total -= beta * log(shares[near.index(q)]) / items / 2
     return total
 
 
@@ -158,12 +157,12 @@ def test_the_ranking_within_a_modality_leaves_each_item_itself_out(items):
 
 @pytest.mark.parametrize("items", [1, 2, 6])
 @pytest.mark.parametrize("alike", [0.0, 0.5, 2.0])
-def test_an_item_is_told_from_those_alike_by_the_last_bits(alike, items):
+def test_an_item_is_told_from_those_alike_by_the_bits_that_each_length_adds(alike, items):
     image, text, teacher, _ = problem(items)
     objective = build(item_weight=0.4, alike=alike)
-    objective.item_sharpness.data = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    objective.item_sharpness.data = torch.tensor([0.7, -0.4, 0.2], dtype=torch.float64)
     got = named(objective, image, text, teacher)
-    expected = slow_item(image, text, teacher[0], [0.7, -0.4], alike)
+    expected = slow_item(image, text, teacher[0], [0.7, -0.4, 0.2], alike)
     assert got["item"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
     plain = named(build(), image, text, teacher)["total"]
     assert got["total"] == pytest.approx(plain + 0.4 * expected, rel=1e-6, abs=1e-12)
@@ -171,14 +170,15 @@ def test_an_item_is_told_from_those_alike_by_the_last_bits(alike, items):
         assert got["item"] == pytest.approx(0, abs=1e-12)  # nothing is alike
 
 
-def test_items_are_told_apart_only_where_a_length_is_longer_than_another():
+def test_each_length_tells_items_apart_by_bits_of_its_own():
     image, text, teacher, _ = problem(4)
-    assert build(item_weight=0.4, aligned="longest").item_sharpness is None
-    left, right = (torch.tensor(each, requires_grad=True) for each in (image, text))
-    objective = build(item_weight=1.0, alike=0.0)
-    logits = torch.stack([a[:, 7:] @ b[:, 7:].T for a, b in ((left, right), map(straight_through, (left, right)))])
-    objective._tell_apart(logits, torch.tensor(teacher[0])).backward()
-    assert not left.grad[:, :7].any() and left.grad[:, 7:].any()
+    objective, starts = build(item_weight=1.0, alike=0.0), (0, *LENGTHS)
+    for place, (start, stop) in enumerate(itertools.pairwise(starts)):
+        codes = [torch.tensor(each, requires_grad=True) for each in (image, text)]
+        pair = tuple(straight_through(code) for code in codes)
+        objective._tell_apart(pair, torch.tensor(teacher[0]), torch.ones(3))[place].backward()
+        used = codes[0].grad.any(dim=0)
+        assert used[start:stop].any() and not used[:start].any() and not used[stop:].any()
 
 
 @pytest.mark.parametrize("items", [1, 2, 6])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,15 +31,15 @@ class Objective(nn.Module):
     With `binary_weight` the prefixes of the stored binary codes follow g* too, and with `within_weight` those within
     each modality. The ranking of a short binary code cannot be as sharp as its teacher, so each of these rankings has
     its own temperature, trained with the codes. With `consistency_weight` the similarities of a query at the shorter
-    prefixes are correlated with those at the longest. With `item_weight` the bits that only the longest code has tell
-    an item from those alike, which the labels do not.
+    prefixes are correlated with those at the longest. With `item_weight` the signs of the bits that each length adds to
+    the shorter one tell an item from those alike, which the labels do not.
 
     Attributes:
         names: of the parts: "prefix 16", ..., "scale 1", ..., then the enabled extra terms, then "prefix", "scale",
             "total".
         sharpness: (2, prefixes) logarithm of the inverse temperatures, relative to T_s, of the binary rankings between
             and within modalities; None where neither is enabled.
-        item_sharpness: (2,) the same of telling items apart, by relaxed and by binary codes; None where not enabled.
+        item_sharpness: (prefixes,) the same of telling items apart, by the added bits; None where not enabled.
 
     Example:
         >>> objective = Objective(Config(lengths=(2, 4), scales=2), blocks=(3, 1), rho=(2.0, 1.0))
@@ -69,7 +70,7 @@ class Objective(nn.Module):
             "binary": config.binary_weight,
             "within": config.within_weight,
             "consistency": config.consistency_weight if self.prefixes > 1 else 0.0,
-            "item": config.item_weight if self.prefixes > 1 else 0.0,
+            "item": config.item_weight,
         }
         self.extras = {name: weight for name, weight in extras.items() if weight}
         self.names = (
@@ -84,7 +85,7 @@ class Objective(nn.Module):
         self.register_buffer("shares", torch.cat([beta, rho_bar]), persistent=False)
         binary = self.extras.keys() - {"standard", "item"}
         self.sharpness = nn.Parameter(torch.zeros(2, self.prefixes)) if binary else None
-        self.item_sharpness = nn.Parameter(torch.zeros(2)) if "item" in self.extras else None
+        self.item_sharpness = nn.Parameter(torch.zeros(self.prefixes)) if "item" in self.extras else None
 
     def forward(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None = None) -> Parts:
         """Compare the code rankings of a batch with the teacher's.
@@ -95,7 +96,8 @@ class Objective(nn.Module):
             related: (b, b) 1 where two items share a label; needed only by the standard objective.
         """
         follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
-        losses = follow(self._similarities(image, text), teacher) if self.segments else image.new_zeros(0)  # (P,)
+        compared = image.new_zeros(0) if not self.segments else _similarities(image, text, self.segments)
+        losses = follow(compared, teacher) if self.segments else compared  # (P,)
         extras = self._extra_terms(image, text, teacher, related)
         total = self._weigh(losses)
         for name, loss in extras.items():
@@ -112,9 +114,7 @@ class Objective(nn.Module):
         if self.sharpness is not None:
             extras |= self._binary_terms(signs, teacher, self.sharpness.to(image).exp()[:, :, None, None])
         if self.item_sharpness is not None:
-            last = slice(*self.config.aligned_lengths[-2:])  # bits that only the longest code has
-            products = torch.stack([left[:, last] @ right[:, last].T for left, right in ((image, text), signs)])
-            extras["item"] = self._tell_apart(self.item_sharpness.to(image).exp()[:, None, None] * products, teacher[0])
+            extras["item"] = self._weigh(self._tell_apart(signs, teacher[0], self.item_sharpness.to(image).exp()))
         return extras
 
     def _binary_terms(self, signs: tuple[Tensor, Tensor], teacher: Tensor, sharpness: Tensor) -> dict[str, Tensor]:
@@ -123,12 +123,12 @@ class Objective(nn.Module):
         Args:
             signs: (b, B_max) of images and of texts. teacher: as in `forward`. sharpness: (2, prefixes, 1, 1).
         """
-        terms, (between, within) = {}, sharpness
-        across = self._similarities(*signs, self.prefixes)
+        terms, prefixes, (between, within) = {}, self.segments[: self.prefixes], sharpness
+        across = _similarities(*signs, prefixes)
         if "binary" in self.extras:
             terms["binary"] = self._weigh(self._listwise(between * across, teacher[:1]))
         if "within" in self.extras:
-            own = [within * self._similarities(each, each, self.prefixes) for each in signs]
+            own = [within * _similarities(each, each, prefixes) for each in signs]
             terms["within"] = self._weigh(
                 self._among_themselves(own[0], teacher) + self._among_themselves(own[1], teacher)
             )
@@ -136,29 +136,26 @@ class Objective(nn.Module):
             terms["consistency"] = disagreement(across[:-1], across[-1:].detach())
         return terms
 
-    def _tell_apart(self, products: Tensor, teacher: Tensor) -> Tensor:
-        """Cross-entropy of the own counterpart of each query among the items alike, both directions: ().
+    def _tell_apart(self, signs: tuple[Tensor, Tensor], teacher: Tensor, sharpness: Tensor) -> Tensor:
+        """Cross-entropy of the own counterpart of each query among the items alike, both directions: (prefixes,).
 
-        Items that the teacher tells from the query are left out, so that this does not push against its ranking.
+        Each is of the bits that a length adds to the shorter one. Items that the teacher tells from the query are left
+        out, so that this does not push against its ranking.
 
         Args:
-            products: (2, b, b) of some bits of the relaxed and of the binary codes, image rows, text columns.
-            teacher: (b, b) scores, symmetric.
+            signs: (b, B_max) of images and of texts. teacher: (b, b) scores, symmetric. sharpness: (prefixes,).
         """
-        shorter, longest = self.config.aligned_lengths[-2:]
-        logits = products / (2 * self.config.student_temperature * (longest - shorter))
+        ends = self.config.aligned_lengths
+        added = [slice(start, end) for start, end in zip((0, *ends), ends, strict=False)]
         own = torch.eye(len(teacher), dtype=torch.bool, device=teacher.device)
+        logits = sharpness[:, None, None] * _similarities(*signs, added) / (2 * self.config.student_temperature)
         logits = _leave_out(logits, own | (teacher >= self.config.alike))
         found = torch.log_softmax(logits, dim=1) + torch.log_softmax(logits, dim=2)  # both directions
-        return -found.diagonal(dim1=1, dim2=2).mean(dim=1).sum() / 2
+        return -found.diagonal(dim1=1, dim2=2).mean(dim=1) / 2
 
     def _weigh(self, losses: Tensor) -> Tensor:
         """The weighted sum of all rankings, or of the prefixes only, which come first."""
         return losses @ self.weights[: len(losses)].to(losses)
-
-    def _similarities(self, left: Tensor, right: Tensor, count: int | None = None) -> Tensor:
-        """<h_q, h_r> / B on the bits of the first `count` rankings (all when None): (P, b, b), in [-1, 1]."""
-        return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in self.segments[:count]])
 
     def _listwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
         """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`).
@@ -233,6 +230,11 @@ def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
         return (deviations * against).sum(dim) / lengths.clamp_min(torch.finfo(shorter.dtype).tiny ** 0.5)
 
     return 1 - (correlation(2) + correlation(1)).mean() / 2
+
+
+def _similarities(left: Tensor, right: Tensor, segments: Sequence[slice]) -> Tensor:
+    """<h_q, h_r> / bits on each of some segments of the code: (segments, b, b), in [-1, 1]."""
+    return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in segments])
 
 
 def _leave_out(logits: Tensor, others: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from multibit.hashing.layers import scale_rows
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
+from multibit.hashing.mixing import Mix
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
 from multibit.hashing.optimizers import constant_descent
@@ -51,6 +52,7 @@ class MultiBit(Learner):
         if own_scales and not teacher.has_scales:
             settings = settings.override({"scale_weight": 0.0})
         self.settings, self.averaging = settings, settings.averaging
+        self.mixing = mixing_of(training, settings)
         self.model = build_model(training, teacher, settings)
         content = content_rows(training.mean_text) if settings.content_weight else None
         self.targets = build_targets(teacher, training.labels, own_scales, content, settings.content_weight)
@@ -74,9 +76,14 @@ class MultiBit(Learner):
 
     def step(self, batch: Batch, descents: Sequence[Descent]) -> Tensor:
         """Rank the batch by every prefix and every block, and follow the teacher."""
-        h_image, h_text = batch_codes(self.model, batch, self.settings.precision)
+        teacher = self.targets(batch.rows)  # (1+M, b, b)
         related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
-        parts = self.objective(h_image, h_text, self.targets(batch.rows), related)
+        if self.mixing:
+            mix = Mix.draw(len(batch.rows), self.mixing, teacher.device)
+            batch, teacher = mix.batch(batch), mix.scores(teacher)
+            related = None if related is None else mix.means(related)
+        h_image, h_text = batch_codes(self.model, batch, self.settings.precision)
+        parts = self.objective(h_image, h_text, teacher, related)
         pull = self.targets.pull()
         descents[0].step(parts.total if pull is None else parts.total + pull)
         return parts.values  # type: ignore[no-any-return]
@@ -131,6 +138,11 @@ def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> Has
     return model
 
 
+def mixing_of(training: Pairs, settings: Config) -> float:
+    """The mixing of the settings, bounded as dropout is; both modalities of a pair are mixed alike."""
+    return min(settings.mixing, *(dropout_bound(training.features(modality)) for modality in MODALITIES))
+
+
 def dropout_bound(features: NDArray[np.float32]) -> float:
     """The largest fraction of values to drop of one modality: small where a few values carry a row.
 
@@ -173,7 +185,8 @@ MULTIBIT_METHODS = (
             "multibit with rankings of the binary codes, consistent over lengths, that follow labels and content",
             {
                 "binary_weight": 1.0, "within_weight": 1.0, "consistency_weight": 1.0, "content_weight": 0.1,
-                "item_weight": 0.1, "dropout": 0.4, "input_dropout": 0.2,
+                "item_weight": 0.4, "dropout": 0.2, "input_dropout": 0.2, "mixing": 0.4, "averaging": 0.125,
+                "learning_rate": 2e-3,
             },
         ),
         _method(

@@ -2,11 +2,11 @@
 
 Builds an index of 128-bit codes with ids and metadata in a stream, opens it mapped, and measures: time and memory of
 the build, time to open it, one query alone and a batch at 16, 64 and 128 bits next to the time of only reading those
-bytes, a search in two stages, filters, and other engines on the same codes. All answers are compared with a slow
-reference. Then it extrapolates to a billion codes. Ratios are of processor time, which other processes hardly change.
---folder keeps the index and uses it again; --codes clustered makes codes that have near neighbours; --smoke only checks
-that everything runs. Databases that --to names (`chdb:///folder`, `postgresql://...`) are compared, and faiss where it
-is installed: pip install "multibit[bench]"
+bytes, a search in two stages, filters, time and memory of what goes through all items, and other engines on the same
+codes. All answers are compared with a slow reference. Then it extrapolates to a billion codes. Ratios are of processor
+time, which other processes hardly change. --folder keeps the index and uses it again; --codes clustered makes codes
+that have near neighbours; --smoke only checks that everything runs. Databases that --to names (`chdb:///folder`,
+`postgresql://...`) are compared, and faiss where it is installed: pip install "multibit[bench]"
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +37,11 @@ from multibit import Codes, Index
 from multibit.codes import kernels
 from multibit.codes.vectors import ones
 from multibit.search.building import create_index
+from multibit.search.duplicates import find_duplicates
+from multibit.search.exchange import export_index
 from multibit.search.remote import load as load_remote
+from multibit.search.remote.loading import IndexSource
+from multibit.search.shards import reshard
 
 BLOCK = 1_000_000  # items that are made at a time
 LENGTHS = (16, 64, 128)
@@ -223,6 +229,59 @@ def print_filters(index: Index, query: Codes) -> None:
         print(f"  {where!s:<28} first {1e3 * first:8.0f} ms, then {1e3 * again.wall:7.1f} ms; {found.counts[0]} hits")
 
 
+# Verbs over the whole index
+
+
+def relaxed_query(index: Index) -> None:
+    """One query with its real values."""
+    index.search_relaxed(np.random.default_rng(0).normal(size=(1, BITS)), K)
+
+
+VERBS: dict[str, Callable[[Index, Path], object]] = {
+    "a relaxed query": lambda index, folder: relaxed_query(index),
+    "a page of items": lambda index, folder: index.page(len(index) // 2, 20),
+    "counts of all fields": lambda index, folder: [index.values(name) for name in index.fields],
+    "what a load into a database reads": lambda index, folder: IndexSource(index).fingerprint(),
+    "export to Parquet": lambda index, folder: export_index(index, folder / "out.parquet"),
+    "reshard into 4": lambda index, folder: shutil.rmtree(reshard(index.path.parent, [index.path.stem], 4)),
+    "near-duplicates, radius 2": lambda index, folder: find_duplicates(index, 2),
+}
+"""Each is run in a process of its own, so that its memory can be told; they must not need that of all items."""
+
+
+def own_memory() -> int:
+    """Bytes of this process that are not pages of mapped files."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("RssAnon:")[1].split()[0])
+
+
+def run_verb(path: Path, name: str) -> None:
+    """Print seconds and the most memory that a verb takes beyond that of the opened index."""
+    index, done, peak = Index.open(path), threading.Event(), 0
+    index.search(Codes.from_bytes(np.zeros((1, BITS // 8), np.uint8)), 1)  # loads what is loaded late
+    before, start = own_memory(), time.perf_counter()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.01):
+            peak = max(peak, own_memory())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        VERBS[name](index, Path(folder))
+        done.set()
+        watching.join()
+    print(f"{name:>36}{time.perf_counter() - start:10.1f} s{(peak - before) / 1e9:10.2f} GB", flush=True)
+
+
+def print_verbs(path: Path) -> None:
+    """Time and memory of what goes through the whole index."""
+    print("\nverbs over the whole index: by the clock, memory without mapped files", flush=True)
+    for name in VERBS:
+        subprocess.run([sys.executable, __file__, "--folder", str(path), "--verb", name], check=True)
+
+
 # Other engines
 
 
@@ -306,6 +365,7 @@ def run(path: Path, kind: str, items: int, urls: Sequence[str]) -> None:
     times = print_search_times(index, queries)
     print_two_stages(index, queries.take(np.arange(4)))
     print_filters(index, queries.take([0]))
+    print_verbs(path)
     print_peers(index, queries, urls)
     print_billion(times, items)
 
@@ -319,7 +379,11 @@ def main() -> None:
     parser.add_argument("--to", metavar="URL", nargs="+", default=[], help="databases to load the codes into as well")
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--verb", choices=VERBS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.verb:
+        run_verb(options.folder, options.verb)
+        return
     items = SMOKE if options.smoke else options.items
     if options.build:
         build(options.build, options.codes, items)

@@ -233,14 +233,13 @@ def _require_sound(path: Path) -> None:
 
 
 def _index(index: Index) -> dict[str, str]:
-    assert index.codes is not None  # an empty index is never saved
     fields = ", ".join(f"{name} ({kind})" for name, kind in index.fields.items())
     return {
         "what": "index",
         "items": f"{len(index):,}",
-        "code": f"{index.codes.bits} bits, {index.codes.nbytes / len(index):.0f} bytes per item",
+        "code": f"{index.bits} bits, {index.some_codes(1).nbytes} bytes per item",
         **({"fields": fields} if fields else {}),
-        "ids": index.ids.kind,
+        "ids": index.id_kind,
         "search": index.engine.reason,
         "model": index.model or "unknown",
     }

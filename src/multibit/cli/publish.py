@@ -83,10 +83,10 @@ def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None)
     require_writable(out, unlike=(source,))
     ctx.with_resource(only_writer_of(out))
     found = Index.load(source)
-    assert found.codes is not None  # an empty index is never saved
     if out.suffix == ".parquet":
         export_index(found, out, bits)
     else:
+        assert found.codes is not None  # an empty index is never saved
         export_codes(found.codes, out, bits)
     echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
 

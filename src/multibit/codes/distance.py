@@ -255,31 +255,43 @@ def nearest_relaxed(
         >>> nearest_relaxed([[0.9, 0.1]], codes, k=3).rows
         array([[0, 2, 1]])
     """
-    database.require_one_view("Asymmetric search", "Search with the binary codes: `nearest`.")
-    length = database.check_length(bits)
-    array = _check_relaxed(values, length)
+    array = check_relaxed(values, database, bits)
     check_k(k)
     check_allowed(allowed, database)
     found = ScoredRows(*_allocate(len(array), k, database, allowed, np.float64))
-    columns = found.rows.shape[1]
-    if candidates is not None and _whole(candidates, 0, "candidates") < columns:
-        raise DataError(f"{candidates} candidates are fewer than the {columns} hits wanted.", option="candidates")
-    if not found.rows.size:
-        return found
-    tables, planes = _byte_tables(array), database.planes(length)
-    if candidates is None:
+    if candidates is not None:
+        check_candidates(candidates, found.rows.shape[1])
+        near = nearest(Codes.binarize(array), database, candidates, array.shape[1], allowed=allowed, threads=threads)
+        return best_of(array, database, near, k, threads=threads)
+    if found.rows.size:
+        tables, planes = _byte_tables(array), database.planes(array.shape[1])
         first = Found(found.rows, found.scores, found.counts)
         run(score_kernels.best_scores, len(array), threads, planes, _as_mask(allowed), tables, first)
-    else:
-        near = nearest(Codes.binarize(array), database, candidates, length, allowed=allowed, threads=threads)
-        first = Found(near.rows, np.full(near.rows.shape, -np.inf), near.counts)
-        run(score_kernels.score_rows, len(array), threads, planes, tables, first)
-    order = np.lexsort((first.rows, -first.values), axis=1)[:, :columns]
-    return ScoredRows(
-        np.take_along_axis(first.rows, order, 1),
-        np.take_along_axis(first.values, order, 1),
-        np.minimum(first.counts, columns),
-    )
+    return _best(found, k)
+
+
+def best_of(
+    values: NDArray[np.float64], database: Codes, candidates: Neighbours, k: int, *, threads: int | None = None
+) -> ScoredRows:
+    """The k candidates of each relaxed query with the largest inner product.
+
+    Args:
+        values: (Q, bits) checked relaxed codes, see `check_relaxed`. candidates: rows of the database.
+    """
+    rows = candidates.rows
+    found = ScoredRows(rows, np.full(rows.shape, -np.inf), candidates.counts)
+    if rows.size:
+        tables, planes = _byte_tables(values), database.planes(values.shape[1])
+        first = Found(found.rows, found.scores, found.counts)
+        run(score_kernels.score_rows, len(values), threads, planes, tables, first)
+    return _best(found, k)
+
+
+def _best(found: ScoredRows, k: int) -> ScoredRows:
+    """The k best rows by (-score, row)."""
+    order = np.lexsort((found.rows, -found.scores), axis=1)[:, :k]
+    rows = np.take_along_axis(found.rows, order, 1)
+    return ScoredRows(rows, np.take_along_axis(found.scores, order, 1), np.minimum(found.counts, k))
 
 
 def scan_of(queries: Codes, database: Codes, length: int, allowed: Allowed = None) -> Scan:
@@ -333,6 +345,17 @@ def check_radius(radius: int, option: str) -> int:
     return _whole(radius, 0, option)
 
 
+def check_candidates(candidates: int, hits: int) -> int:
+    """A number of candidates, if it is whole and not smaller than that of the hits.
+
+    Raises:
+        DataError: it is not.
+    """
+    if _whole(candidates, 0, "candidates") < hits:
+        raise DataError(f"{candidates} candidates are fewer than the {hits} hits wanted.", option="candidates")
+    return candidates
+
+
 def check_allowed(allowed: Allowed, database: Codes) -> None:
     """Refuse a filter of another length.
 
@@ -353,9 +376,15 @@ def _whole(value: Any, least: int, option: str) -> int:
     return int(value)
 
 
-def _check_relaxed(values: ArrayLike, length: int) -> NDArray[np.float64]:
-    """Relaxed queries (Q, length), cut to the prefix, if their inner products are finite."""
-    array = np.asarray(values, np.float64)
+def check_relaxed(values: ArrayLike, database: Codes, bits: int | None) -> NDArray[np.float64]:
+    """Relaxed queries, cut to a prefix of the codes: (Q, length) float64.
+
+    Raises:
+        DataError: another shape, not finite or so large that their inner products are not, `bits` longer than the
+            codes, or items with several views.
+    """
+    database.require_one_view("Asymmetric search", "Search with the binary codes: `nearest`.")
+    length, array = database.check_length(bits), np.asarray(values, np.float64)
     if array.ndim != 2 or array.shape[1] < length:
         raise DataError(f"need (Q, {length} or more) values, got shape {array.shape}.", field="relaxed queries")
     array = array[:, :length]

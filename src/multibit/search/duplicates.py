@@ -89,8 +89,10 @@ def find_duplicates(index: Index, radius: int, bits: int | None = None, *, threa
         >>> find_duplicates(index, radius=1).groups
         [['a', 'c']]
     """
-    codes = index.codes
-    if codes is None:
+    if not len(index):
         raise DataError("the index is empty, so it has no duplicates.")
-    found = near_duplicates(codes, radius, bits, threads=threads)
-    return Duplicates(found, index.ids.take(found.rows), index.payloads.take(found.rows), index.modality)
+    version = index.snapshot()._version
+    length = version.parts[0].segment.codes.check_length(bits)
+    found = near_duplicates(version.prefixes(length), radius, threads=threads)
+    items = version.take(version.rows_of(found.rows))
+    return Duplicates(found, items.ids, items.metadata, index.modality)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +21,8 @@ from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
-from multibit.search.metadata import Metadata
+from multibit.search.metadata import Kinds, Metadata, plain_nulls
+from multibit.search.segments import Segment
 from multibit.search.storage import Kind
 
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
@@ -89,7 +91,7 @@ ROWS = 100_000  # of a row group
 
 
 def export_index(index: Index, path: Path | str, bits: int | None = None) -> None:
-    """Write an index to Parquet, which DuckDB, Polars, pandas and Lance read.
+    """Write an index to Parquet, which DuckDB, Polars, pandas and Lance read; in blocks of bounded memory.
 
     The columns: `id`; the metadata fields; and `code`, binary of fixed size: the bits in the order of `np.packbits`,
     view after view.
@@ -103,26 +105,36 @@ def export_index(index: Index, path: Path | str, bits: int | None = None) -> Non
     target = Path(path)
     if target.suffix != ".parquet":
         raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
-    codes = index.codes
-    if codes is None:
+    if not len(index):
         raise DataError("the index is empty, so it cannot be exported.", file=target)
     for name in (ID, CODE):
         if name in index.fields:
             raise DataError(f"a field is named {name!r}, as a column of the file.", field=name, hint="Rename it.")
-    length = codes.check_length(bits)
-    table = index.payloads.to_table()
-    packed = np.ascontiguousarray(codes.prefix(length).to_bytes()).reshape(len(codes), -1)
-    column = pyarrow.FixedSizeBinaryArray.from_buffers(
-        pyarrow.binary(packed.shape[1]), len(packed), [None, pyarrow.py_buffer(packed)]
-    )
+    first = index.some_codes(1)
+    length = first.check_length(bits)
     facts = {
-        "bits": length, "views": codes.views, "model": index.model, "modality": index.modality,
+        "bits": length, "views": first.views, "model": index.model, "modality": index.modality,
         "engine": index.engine_name, "fields": index.fields,
     }  # fmt: skip
-    columns = {ID: index.ids.to_arrow(), **dict(zip(table.column_names, table.columns, strict=True)), CODE: column}
-    whole = pyarrow.table(columns).replace_schema_metadata({FACTS: json.dumps(facts)})
+    tables = (_exported(block, length, index.fields) for block in index.snapshot()._version.blocks(ROWS))
+    table = next(tables)
     with replacing(target) as temporary:
-        pyarrow.parquet.write_table(whole, temporary, row_group_size=ROWS)
+        schema = table.schema.with_metadata({FACTS: json.dumps(facts)})
+        with pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+            for each in itertools.chain([table], tables):
+                writer.write_table(each, ROWS)
+
+
+def _exported(items: Segment, bits: int, fields: Kinds) -> Any:
+    """Some items as a table with all fields of their index."""
+    packed = np.ascontiguousarray(items.codes.prefix(bits).to_bytes()).reshape(len(items), -1)
+    code = pyarrow.FixedSizeBinaryArray.from_buffers(
+        pyarrow.binary(packed.shape[1]), len(packed), [None, pyarrow.py_buffer(packed)]
+    )
+    own = items.metadata.to_table()
+    columns = {name: own[name] if name in own.column_names else plain_nulls(len(items), kind)
+               for name, kind in fields.items()}  # fmt: skip
+    return pyarrow.table({ID: items.ids.to_arrow(), **columns, CODE: code})
 
 
 def import_index(path: Path | str, bits: int | None = None) -> Index:

@@ -95,6 +95,12 @@ class Index(OfOneModel):
         return 0 if self._first is None else self._first.bits
 
     @property
+    def id_kind(self) -> str:
+        """Kind of the ids: "string", "integer", or "range" where they are consecutive integers; "" while empty."""
+        kinds = {part.segment.ids.kind for part in self._version.parts}
+        return kinds.pop() if len(kinds) == 1 else "integer" if kinds else ""
+
+    @property
     def engine(self) -> Engine:
         """The engine of the largest segment, built when first needed.
 
@@ -282,8 +288,49 @@ class Index(OfOneModel):
 
     def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
         """Id and metadata of some items, in order of age; fewer at the end."""
-        rows = np.arange(min(start, len(self)), min(start + count, len(self)))
-        return list(zip(self.ids.listed(rows), self.payloads.rows(rows), strict=True))
+        items = np.arange(min(start, len(self)), min(start + count, len(self)))
+        return [
+            pair
+            for part, _, rows in self._version.by_part(self._version.rows_of(items))
+            for pair in zip(part.segment.ids.listed(rows), part.segment.metadata.rows(rows), strict=True)
+        ]
+
+    def values(self, field: str, limit: int = 100, *, most: int | None = None) -> list[tuple[Any, int]] | None:
+        """The most common values of a field, of each list those in it, with counts; ties by value.
+
+        Segments are counted one after the other, so memory holds one of them, and the distinct values.
+
+        Args:
+            field: of the metadata. limit: number of values to return. most: number of distinct values beyond which
+                counting stops; any number when None.
+
+        Returns:
+            Values with counts; None where there are more than `most`.
+
+        Raises:
+            ConfigError: no such field.
+
+        Example:
+            >>> index = Index()
+            >>> index.add(["a", "b"], Codes.from_bits([[1], [0]]), [{"labels": ["cat", "dog"]}, {"labels": ["dog"]}])
+            >>> index.values("labels")
+            [('dog', 2), ('cat', 1)]
+        """
+        require_known("field", field, self.fields, option="field")
+        found = self._version.value_counts(field, most)
+        return None if found is None else [(each["value"], each["count"]) for each in found[:limit].to_pylist()]
+
+    def some_codes(self, count: int) -> Codes:
+        """The codes of at most `count` items that are spread evenly over all.
+
+        Raises:
+            DataError: the index is empty.
+        """
+        if not len(self):
+            raise DataError("the index is empty.")
+        items = np.linspace(0, len(self) - 1, min(count, len(self))).astype(np.int64)
+        parts = self._version.by_part(self._version.rows_of(items))
+        return Codes.concatenate([part.segment.codes.take(rows) for part, _, rows in parts])
 
     def search_relaxed(
         self,

@@ -42,6 +42,9 @@ TYPES: dict[str, Any] = {
 }
 """Kind -> Arrow type of the column."""
 
+VALUES: dict[str, Any] = {**TYPES, "list": pyarrow.large_string()}
+"""Kind -> Arrow type of one value, of a list that of what is in it."""
+
 EXACT = 2**53  # larger integers are not exact as floats
 _KINDS: dict[type, str] = {str: "string", int: "integer", float: "float", bool: "boolean", datetime.date: "date"}
 
@@ -149,6 +152,22 @@ class Metadata:
             values, offsets = array.values, np.asarray(array.offsets)
             self.lists[name] = Lists(offsets, np.asarray(values.indices), values.dictionary)
         return self.lists[name]
+
+    def value_counts(self, name: str) -> Any:
+        """The distinct values of a field, of each list those in it, and how often each occurs, as an Arrow table.
+
+        Example:
+            >>> data = Metadata.of([{"labels": ["a", "b"]}, {"labels": ["b"]}, {}], IdColumn(range(3)))
+            >>> data.value_counts("labels").to_pylist()
+            [{'value': 'a', 'count': 1}, {'value': 'b', 'count': 2}]
+        """
+        if self.kinds[name] == "list":
+            lists = self.list_column(name)
+            counts = np.bincount(lists.codes, minlength=len(lists.names))
+            table = pyarrow.table({"value": lists.names, "count": counts})
+            return table.filter(pyarrow.array(counts > 0))
+        found = pc.value_counts(self.columns[name].drop_null())
+        return pyarrow.table({"value": found.field("values"), "count": found.field("counts")})
 
     def to_arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and header for a file."""

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows
 from multibit.codes import Codes
-from multibit.codes.distance import Neighbours, ScoredRows, check_k, check_radius, nearest_relaxed
+from multibit.codes.distance import (
+    Neighbours,
+    ScoredRows,
+    best_of,
+    check_candidates,
+    check_k,
+    check_radius,
+    check_relaxed,
+    nearest,
+    nearest_relaxed,
+)
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.changes import rows_of
 from multibit.search.columns import Id
@@ -17,7 +27,7 @@ from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES
 from multibit.search.filters import Filter, Mask
 from multibit.search.results import SearchResult
-from multibit.search.segments import Chosen, Part, Version, merge_found
+from multibit.search.segments import Chosen, Part, Version, merge_found, merge_scored
 
 
 def search(
@@ -68,19 +78,40 @@ def search_relaxed(
     threads: int | None,
 ) -> SearchResult:
     """See `Index.search_relaxed`."""
-    codes = version.codes
-    if codes is None:
+    if not version.parts:
         raise DataError("the index is empty, so it cannot be searched.")
     require_fields(version, fields)
-    allowed = None
-    if among is not None or where is not None:
-        masks = [_as_mask(part, some) for part, some in zip(version.parts, _chosen(version, among, where), strict=True)]
-        allowed = np.concatenate(masks)
-    found = nearest_relaxed(values, codes, k, bits, candidates=candidates, allowed=allowed, threads=threads)
-    if len(version.removed):
-        every = np.delete(np.arange(version.starts[-1]), version.removed)
-        found = ScoredRows(np.where(found.rows < 0, -1, every[found.rows]), found.scores, found.counts)
-    return SearchResult(codes.check_length(bits), found, version, fields)
+    array = check_relaxed(values, version.parts[0].segment.codes, bits)
+    check_k(k)
+    chosen = _chosen(version, among, where)
+    allowed = [_as_mask(part, some) for part, some in zip(version.parts, chosen, strict=True)]
+    segments = [part.segment.codes for part in version.parts]
+    if candidates is None:
+        scored = [nearest_relaxed(array, codes, k, array.shape[1], allowed=mask, threads=threads)
+                  for codes, mask in zip(segments, allowed, strict=True)]  # fmt: skip
+        found = merge_scored(scored, version.starts, k)
+    else:
+        passing = sum(
+            len(codes) if mask is None else int(mask.sum()) for codes, mask in zip(segments, allowed, strict=True)
+        )
+        check_candidates(candidates, min(k, passing))
+        near = [nearest(Codes.binarize(array), codes, candidates, array.shape[1], allowed=mask, threads=threads)
+                for codes, mask in zip(segments, allowed, strict=True)]  # fmt: skip
+        found = _best_of(version, array, merge_found(near, version.starts, candidates), k, threads)
+    return SearchResult(array.shape[1], found, version, fields)
+
+
+def _best_of(
+    version: Version, values: NDArray[np.float64], near: Neighbours, k: int, threads: int | None
+) -> ScoredRows:
+    """The best of the candidates, whose codes are read into one place."""
+    rows = np.unique(near.rows[near.rows >= 0])
+    if not len(rows):
+        return ScoredRows(near.rows[:, :k], np.zeros(near.rows[:, :k].shape), near.counts)
+    codes = Codes.concatenate([part.segment.codes.take(inner) for part, _, inner in version.by_part(rows)])
+    places = Neighbours(np.searchsorted(rows, near.rows), near.distances, near.counts)
+    found = best_of(values, codes, places, k, threads=threads)
+    return ScoredRows(rows[found.rows], found.scores, found.counts)
 
 
 def require_views(engine: str, *codes: Codes) -> None:
@@ -112,12 +143,10 @@ def _chosen(version: Version, among: Sequence[Id] | None, where: Where | None) -
     return [part.choose(condition, version.kinds, some) for part, some in zip(version.parts, rows, strict=True)]
 
 
-def _as_mask(part: Part, chosen: Chosen | None) -> Mask:
-    """(live rows,) bool of the chosen rows."""
-    mask = np.ones(len(part.segment), bool)
-    if chosen is not None and chosen.rows is not None:
-        mask[:] = False
-        mask[chosen.rows] = True
-    elif chosen is not None and chosen.mask is not None:
-        mask = chosen.mask
-    return mask if part.alive is None else mask[part.alive]
+def _as_mask(part: Part, chosen: Chosen | None) -> Mask | None:
+    """(rows,) bool of the chosen rows of a part; None for all."""
+    if chosen is None or chosen.rows is None:
+        return None if chosen is None else chosen.mask
+    mask = np.zeros(len(part.segment), bool)
+    mask[chosen.rows] = True
+    return mask

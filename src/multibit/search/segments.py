@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
+from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes import Codes
-from multibit.codes.distance import Neighbours, nearest
+from multibit.codes.distance import Neighbours, ScoredRows, nearest
 from multibit.search.columns import Id, IdColumn, Wanted
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import Filter, Mask
-from multibit.search.metadata import Kinds, Metadata, plain_nulls
+from multibit.search.metadata import VALUES, Kinds, Metadata, plain_nulls
 
 FEW = 0.01  # share of the rows below which only the rows that pass a filter are compared
 REMOVED = 0.25  # share of removed rows above which a segment is written again
@@ -77,6 +78,10 @@ class Segment:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def take(self, rows: Rows) -> Segment:
+        """A segment of some of the items, in the order given."""
+        return Segment(self.codes.take(rows), self.ids.take(rows), self.metadata.take(rows))
+
     def engine(self, name: str) -> Engine:
         """The engine over all rows, built when first needed where it is not stored."""
         if name not in self.engines:
@@ -117,10 +122,14 @@ class Part:
         """Number of rows that are not removed."""
         return len(self.segment) - (0 if self.removed is None else int(np.count_nonzero(self.removed)))
 
-    @cached_property
+    @property
     def rows(self) -> Rows:
         """The rows that are not removed."""
-        return np.arange(len(self.segment)) if self.removed is None else np.flatnonzero(~self.removed)
+        return np.arange(len(self.segment)) if self.removed is None else self._kept
+
+    @cached_property
+    def _kept(self) -> Rows:
+        return np.flatnonzero(~self.removed)  # type: ignore[operator]  # only where rows are removed
 
     @cached_property
     def alive(self) -> Mask | None:
@@ -144,10 +153,12 @@ class Part:
 
     def written(self) -> Segment:
         """A segment of the rows that are not removed."""
-        if self.alive is None:
-            return self.segment
-        whole = self.segment
-        return Segment(whole.codes.take(self.rows), whole.ids.take(self.rows), whole.metadata.take(self.rows))
+        return self.segment if self.alive is None else self.segment.take(self.rows)
+
+    def metadata(self, names: Sequence[str] | None = None) -> Metadata:
+        """The metadata of the rows that are not removed, or only some fields of it."""
+        own = self.segment.metadata if names is None else self.segment.metadata.only(names)
+        return own if self.alive is None else own.take(self.rows)
 
     def engine(self, name: str) -> Engine:
         """The engine that searches this part; one without filters sees only the rows that are not removed."""
@@ -253,6 +264,16 @@ class Version:
         """Rows with the removed ones counted -> rows of the items that there are; -1 stays."""
         return np.where(rows < 0, rows, rows - np.searchsorted(self.removed, rows))
 
+    def rows_of(self, items: Rows) -> Rows:
+        """Inverse of `ordinals`: numbers of items that there are -> rows with the removed ones counted."""
+        starts = np.concatenate([[0], np.cumsum([part.live for part in self.parts])])
+        home = np.searchsorted(starts, items, side="right") - 1
+        rows = np.empty(len(items), np.int64)
+        for number in np.unique(home).tolist():
+            here = home == number
+            rows[here] = self.parts[number].rows[items[here] - starts[number]] + self.starts[number]
+        return rows
+
     def by_part(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
         """Some rows by part: the part, the places in `rows`, and the rows of the part."""
         home = np.searchsorted(self.starts, rows, side="right") - 1
@@ -261,6 +282,22 @@ class Version:
             places = np.flatnonzero(home == number)
             out.append((self.parts[number], places, rows[places] - self.starts[number]))
         return out
+
+    def take(self, rows: Rows) -> Segment:
+        """Some items, in the order given, with all fields; reads only these. `rows`: with the removed ones counted."""
+        home = np.searchsorted(self.starts, rows, side="right") - 1
+        places = [np.flatnonzero(home == number) for number in range(len(self.parts))]
+        found = [Part(part.segment.take(rows[here] - start))
+                 for part, here, start in zip(self.parts, places, self.starts, strict=False)]  # fmt: skip
+        return merged(found).take(np.argsort(np.concatenate(places)))
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[Segment]:
+        """The items in order from number `start` on, in blocks of at most `size` items: all of them may be too many."""
+        for part in self.parts:
+            for first in range(start, part.live, size):
+                rows = np.arange(first, min(first + size, part.live))
+                yield part.segment.take(rows if part.removed is None else part.rows[rows])
+            start = max(0, start - part.live)
 
     def metadata_of(self, rows: Rows, names: Sequence[str]) -> dict[str, Any]:
         """Some fields of some rows: name -> Arrow array, as other tools read it."""
@@ -276,10 +313,12 @@ class Version:
     @cached_property
     def codes(self) -> Codes | None:
         """All codes, None while there are none."""
-        if not self.parts:
-            return None
-        return Codes.concatenate([_live_codes(part) for part in self.parts]) if len(self.parts) > 1 else _live_codes(
-            self.parts[0])  # fmt: skip
+        return self.prefixes(self.parts[0].segment.codes.bits) if self.parts else None
+
+    def prefixes(self, bits: int) -> Codes:
+        """The first bits of all codes, which are not kept in memory; at least one item."""
+        found = [_live_codes(part).prefix(bits) for part in self.parts]
+        return Codes.concatenate(found) if len(found) > 1 else found[0]
 
     @cached_property
     def ids(self) -> IdColumn:
@@ -293,10 +332,24 @@ class Version:
         """All metadata."""
         if not self.parts:
             return Metadata(0)
-        return Metadata.concatenate([
-            part.segment.metadata if part.alive is None else part.segment.metadata.take(part.rows)
-            for part in self.parts
-        ])  # fmt: skip
+        return Metadata.concatenate([part.metadata() for part in self.parts])
+
+    def value_counts(self, field: str, most: int | None = None) -> Any | None:
+        """The distinct values of a field with counts, the most common first, ties by value: an Arrow table.
+
+        Args:
+            field: of the metadata. most: number of values beyond which there is no answer; any number when None.
+        """
+        total = pyarrow.table({"value": pyarrow.array([], VALUES[self.kinds[field]]), "count": np.zeros(0, np.int64)})
+        for part in self.parts:
+            metadata = part.metadata([field])
+            if field in metadata.columns:
+                both = pyarrow.concat_tables([total, metadata.value_counts(field)])
+                total = both.group_by("value").aggregate([("count", "sum")]).select(["value", "count_sum"])
+                total = total.rename_columns(["value", "count"])
+            if most is not None and len(total) > most:
+                return None
+        return total.sort_by([("count", "descending"), ("value", "ascending")])
 
     def settled(self) -> Version:
         """The version after the policy of the module."""
@@ -346,13 +399,24 @@ def merge_found(found: Sequence[Neighbours], starts: Rows, k: int) -> Neighbours
     """
     if len(found) == 1 and not starts[0]:
         return found[0]
-    rows = np.concatenate([np.where(f.rows < 0, -1, f.rows + s) for f, s in zip(found, starts, strict=False)], axis=1)
-    far = np.iinfo(np.uint16).max
-    distances = np.concatenate([np.where(f.rows < 0, far, f.distances) for f in found], axis=1)
-    order = np.lexsort((rows, distances), axis=1)[:, : min(k, rows.shape[1])]
+    rows, distances, counts = _merge([(each.rows, each.distances) for each in found], starts, k)
+    return Neighbours(rows, distances.astype(np.uint16), counts)
+
+
+def merge_scored(found: Sequence[ScoredRows], starts: Rows, k: int) -> ScoredRows:
+    """The k rows of the largest scores from those of each part, by (-score, row); see `merge_found`."""
+    rows, negated, counts = _merge([(each.rows, -each.scores) for each in found], starts, k)
+    return ScoredRows(rows, -negated, counts)
+
+
+def _merge(found: Sequence[tuple[Rows, NDArray[Any]]], starts: Rows, k: int) -> tuple[Rows, NDArray[np.float64], Rows]:
+    """The k rows of the smallest values, by (value, row), their values, and how many there are, of each query."""
+    rows = np.concatenate([np.where(own < 0, -1, own + s) for (own, _), s in zip(found, starts, strict=False)], axis=1)
+    values = np.concatenate([np.where(own < 0, np.inf, each) for own, each in found], axis=1)
+    order = np.lexsort((rows, values), axis=1)[:, : min(k, rows.shape[1])]
     rows = np.take_along_axis(rows, order, 1)
-    distances = np.where(rows < 0, 0, np.take_along_axis(distances, order, 1)).astype(np.uint16)
-    return Neighbours(rows, distances, np.count_nonzero(rows >= 0, axis=1).astype(np.int64))
+    values = np.where(rows < 0, 0, np.take_along_axis(values, order, 1))
+    return rows, values, np.count_nonzero(rows >= 0, axis=1).astype(np.int64)
 
 
 def _live_codes(part: Part) -> Codes:

@@ -265,18 +265,15 @@ class _Stream:
         if self.block is None:
             return None
         count = int(np.searchsorted(self.ages, age, side="right"))
-        taken = _slice(self.block, 0, count)
-        self.block = _slice(self.block, count, len(self.block)) if count < len(self.block) else next(self._blocks, None)
+        taken, rest = self.block.take(np.arange(count)), np.arange(count, len(self.block))
+        self.block = self.block.take(rest) if len(rest) else next(self._blocks, None)
         return taken if count else None
 
     def _read(self) -> Iterator[Segment]:
-        for part in self.index._version.parts:
-            rows, whole = part.rows, part.segment
-            for start in range(0, len(rows), BLOCK):
-                some = rows[start : start + BLOCK]
-                metadata = self._aged(whole.metadata.take(some))
-                self._row += len(some)
-                yield Segment(whole.codes.take(some), whole.ids.take(some), metadata)
+        for block in self.index._version.blocks(BLOCK):
+            metadata = self._aged(block.metadata)
+            self._row += len(block)
+            yield Segment(block.codes, block.ids, metadata)
 
     def _aged(self, metadata: Metadata) -> Metadata:
         columns, kinds = dict(metadata.columns), dict(metadata.kinds)
@@ -298,12 +295,7 @@ def _in_order(sources: Sequence[_Stream]) -> Iterator[Segment]:
         parts = [Part(taken) for source in sources if (taken := source.take(safe)) is not None]
         whole = merged(parts)
         order = np.argsort(np.asarray(whole.metadata.columns[AGE]), kind="stable")
-        yield Segment(whole.codes.take(order), whole.ids.take(order), whole.metadata.take(order))
-
-
-def _slice(segment: Segment, start: int, stop: int) -> Segment:
-    rows = np.arange(start, stop)
-    return Segment(segment.codes.take(rows), segment.ids.take(rows), segment.metadata.take(rows))
+        yield whole.take(order)
 
 
 class _Pictures:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from multibit.arrays import mean_of
 from multibit.codes import DIRECTIONS, Modality
@@ -15,7 +14,6 @@ from multibit.evaluation.storage import load_evaluations
 from multibit.pipeline import index_names
 from multibit.records import RECORD
 from multibit.search import Index
-from multibit.search.metadata import Metadata
 from multibit.search.remote import RemoteIndex
 from multibit.serve.collection import HIDDEN, Collection
 from multibit.serve.problems import not_found
@@ -35,45 +33,23 @@ def field_counts(index: Index | RemoteIndex, every: bool = False) -> dict[str, d
     Args:
         index: of the items. every: all values, as a router needs them to add up those of all shards.
     """
-    if isinstance(index, RemoteIndex):
-        return {
-            name: {"kind": kind, "values": _counted_there(index, name, kind)}
-            for name, kind in index.fields.items()
-            if name not in HIDDEN
-        }
-    metadata = index.payloads
     return {
-        name: {"kind": kind, "values": common_values(_counted(metadata, name, kind), len(metadata), kind, every)}
-        for name, kind in metadata.kinds.items()
+        name: {"kind": kind, "values": common_values(_counted(index, name, kind), len(index), kind, every)}
+        for name, kind in index.fields.items()
         if name not in HIDDEN
     }
 
 
-def _counted_there(index: RemoteIndex, name: str, kind: str) -> list[tuple[Any, int]] | None:
-    """The values of a field to choose from, counted by the database."""
-    if kind == "list":
-        return index.values(name, MOST_VALUES)
-    if kind not in COUNTED:
-        return None
-    most = min(MOST_DISTINCT, len(index) // 2)
-    found = index.values(name, most + 1)
-    return found[:MOST_VALUES] if 0 < len(found) <= most else None
-
-
-def _counted(metadata: Metadata, name: str, kind: str) -> list[tuple[Any, int]] | None:
+def _counted(index: Index | RemoteIndex, name: str, kind: str) -> list[tuple[Any, int]] | None:
     """Values of a field with counts; None where they are not for choosing."""
     if kind == "list":
-        lists = metadata.list_column(name)
-        counts = np.bincount(lists.codes, minlength=len(lists.names))
-        order = np.argsort(-counts, kind="stable")[:MOST_DISTINCT]
-        values = lists.names.take(order).to_pylist()
-        return [(value, int(counts[place])) for value, place in zip(values, order, strict=True) if counts[place]]
+        return index.values(name, MOST_DISTINCT)
     if kind not in COUNTED:
         return None
-    column = metadata.columns[name]
-    if pc.count_distinct(column).as_py() > MOST_DISTINCT:
-        return None
-    return [(each["values"], each["counts"]) for each in pc.value_counts(column.drop_null()).to_pylist()]
+    if isinstance(index, RemoteIndex):
+        found = index.values(name, MOST_DISTINCT + 1)
+        return None if len(found) > MOST_DISTINCT else found
+    return index.values(name, MOST_DISTINCT, most=MOST_DISTINCT)
 
 
 def common_values(
@@ -163,10 +139,9 @@ def _warnings(collection: Collection) -> list[str]:
 
 def _index_warnings(collection: Collection, modality: Modality, bits: int) -> list[str]:
     index, layout = collection.index(modality, bits), collection.run.model.layout
-    codes = index.some_codes(SAMPLED) if isinstance(index, RemoteIndex) else index.codes
-    if codes is None or not len(codes):
+    if not len(index):
         return []
-    chosen = codes.take(np.linspace(0, len(codes) - 1, min(len(codes), SAMPLED)).astype(np.int64))
+    chosen = index.some_codes(SAMPLED)
     lengths = [each for each in collection.run.lengths if layout.serving(each) == bits]
     return code_warnings(code_health(chosen, lengths), len(chosen), modality)
 

@@ -18,7 +18,6 @@ from multibit.search.metadata import Metadata, merge_kinds
 from multibit.search.remote.base import Facts, Items, Loading
 from multibit.search.remote.index import RemoteIndex
 from multibit.search.remote.opening import open_store
-from multibit.search.segments import Part
 
 BLOCK = 50_000  # items that are stored together
 
@@ -72,17 +71,8 @@ class IndexSource:
 
     def blocks(self, start: int) -> Iterator[tuple[IdColumn, Codes, Metadata]]:
         """See `Source`."""
-        seen = 0
-        for part in self._version.parts:
-            for first in range(max(0, start - seen), part.live, BLOCK):
-                yield _block(part, first)
-            seen += part.live
-
-
-def _block(part: Part, first: int) -> tuple[IdColumn, Codes, Metadata]:
-    last, whole = min(first + BLOCK, part.live), part.segment
-    rows = np.arange(first, last) if part.removed is None else part.rows[first:last]
-    return whole.ids.take(rows), whole.codes.take(rows), whole.metadata.take(rows)
+        for block in self._version.blocks(BLOCK, start):
+            yield block.ids, block.codes, block.metadata
 
 
 def load(source: Source | Index, url: str, name: str = "image") -> RemoteIndex:

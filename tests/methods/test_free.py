@@ -10,7 +10,7 @@ from multibit import FeatureStore, Pairs, Run, Split, encode, train
 from multibit.codes.items import DIRECTIONS
 from multibit.errors import ConfigError
 from multibit.hashing.learner import Batch
-from multibit.hashing.methods import METHODS, choose_method
+from multibit.hashing.methods import METHODS, choose_method, free
 from multibit.hashing.methods.free import Free, common_content
 
 TINY = {"lengths": (4, 8), "hidden": 16, "dimension": 8, "epochs": 3, "batch_size": 32, "learning_rate": 0.01}
@@ -59,8 +59,8 @@ def test_the_epoch_has_the_largest_recall_of_the_own_counterpart():
 
 @pytest.mark.parametrize("own", [0.0, 0.4])
 def test_the_teacher_is_the_cosine_of_common_content_and_the_own_counterpart(own, monkeypatch):
-    training = pairs()
-    learner = Free(training, METHODS["multibit-free"].config(own_weight=own, **TINY))
+    training, config = pairs(), METHODS["multibit-free"].config(own_weight=own, **TINY)
+    learner = Free(training, config)
     rows, seen = torch.tensor([5, 0, 7]), {}
 
     def objective(image, text, teacher):
@@ -70,7 +70,7 @@ def test_the_teacher_is_the_cosine_of_common_content_and_the_own_counterpart(own
     monkeypatch.setattr(learner.objective, "forward", objective)
     image, text = (torch.from_numpy(each)[rows] for each in (training.image, training.text))
     learner.step(Batch(rows, image, text, torch.zeros(3, 2), 1), learner.optimizers(1))
-    content = common_content(training)
+    content = free.teacher_rows(training, config)
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
             expected = (1 - own) * float(content[a] @ content[b]) + own * (i == j)
@@ -106,3 +106,34 @@ def test_a_named_method_or_a_preset_of_the_paper_is_not_replaced():
     with pytest.raises(ConfigError) as caught:
         METHODS["multibit-free"].config(own_weight=1.0)
     assert caught.value.option == "own_weight"
+
+
+def slow_means(rows, count):
+    """Mean of the nearest rows by cosine, one row after another."""
+    means = []
+    for row in rows:
+        cosines = rows @ row
+        nearest = np.argsort(-cosines)[:count]
+        mean = sum(max(cosines[i], 0) * rows[i] for i in nearest)
+        means.append(mean / np.linalg.norm(mean))
+    return np.array(means)
+
+
+@pytest.mark.parametrize("count", [2, 7, 200])
+def test_the_mean_of_neighbours_is_that_of_the_nearest_rows(count, monkeypatch):
+    monkeypatch.setattr(free, "BLOCK", 32)  # several blocks
+    content = common_content(pairs())
+    np.testing.assert_allclose(free.mean_of_neighbours(content, count), slow_means(content, count), atol=1e-5)
+
+
+def test_of_many_rows_only_some_can_be_neighbours(monkeypatch):
+    content = common_content(pairs(75))
+    monkeypatch.setattr(free, "CANDIDATES", 25)
+    nearest = np.argsort(-(content @ content[::3].T))[:, 0]
+    np.testing.assert_allclose(free.mean_of_neighbours(content, 1), content[::3][nearest], atol=1e-5)
+
+
+def test_one_neighbour_is_the_item_itself():
+    one, some = (METHODS["multibit-free"].config(neighbours=count, **TINY) for count in (1, 5))
+    np.testing.assert_array_equal(free.teacher_rows(pairs(), one), common_content(pairs()))
+    assert np.abs(free.teacher_rows(pairs(), some) - common_content(pairs())).max() > 0.1

@@ -32,14 +32,23 @@ def pull(
 
     Args:
         id_or_path: a folder, or `user/name` on the Hub.
-        revision, token, cache_dir, local_files_only, force_download: as for `huggingface_hub.snapshot_download`; they
-            have no effect on a folder.
+        revision, token, cache_dir, local_files_only, force_download: as for `huggingface_hub.snapshot_download`. A
+            folder has no revisions; the others have no effect on it.
 
     Raises:
-        DataError: no such folder; or no such repository or revision, or no connection. FormatError: the folder has
-            pickled files. MissingExtraError: huggingface_hub is not installed.
+        ConfigError: an empty name, or a revision of a folder. DataError: no such folder; or no such repository or
+            revision, or no connection. FormatError: the folder has pickled files. MissingExtraError: huggingface_hub
+            is not installed.
     """
+    if not str(id_or_path).strip():
+        raise ConfigError("is empty.", option="id_or_path", hint="Name a folder, or user/name on the Hub.")
     folder = Path(id_or_path)
+    if folder.is_dir() and revision is not None:
+        raise ConfigError(
+            f"{id_or_path} is a folder on this disk, which has no revisions; got {revision!r}.",
+            option="revision",
+            hint="Leave it out, or rename the folder if you mean the repository of this name.",
+        )
     if not folder.is_dir():
         folder = _downloaded(
             str(id_or_path), revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only,

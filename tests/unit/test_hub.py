@@ -246,6 +246,19 @@ def remote(tmp_path, monkeypatch):
     return calls
 
 
+def test_a_folder_has_no_revision_and_a_name_is_not_empty(published, tmp_path, monkeypatch):
+    monkeypatch.chdir(published)  # an empty name would be this folder
+    for name, options, option in (
+        (published, {"revision": "v1"}, "revision"),
+        ("", {}, "id_or_path"),
+        (" ", {}, "id_or_path"),
+    ):
+        for opened in (pull, Run.from_pretrained):
+            with pytest.raises(ConfigError) as caught:
+                opened(name, **options)
+            assert caught.value.option == option
+
+
 def test_what_is_pushed_can_be_pulled(finished, remote):
     assert finished.push_to_hub("me/run", token="secret", private=True, commit_message="First") == "https://hub/commit"
     assert remote == [("create", "me/run", True, True, "secret"), ("upload", "me/run", "First", False)]

@@ -94,6 +94,23 @@ def test_sixteen_bits_are_scaled_to_eight_and_not_clipped(tmp_path):
     assert first_row(path) == [(v, v, v) for v in (0, 1, 128, 255)]
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+@pytest.mark.parametrize("largest", [3, 255, 256, 4095, 65535])
+def test_sixteen_bits_keep_their_upper_half_whatever_the_values_are(tmp_path, name, largest):
+    values = np.array([[0, largest // 2, largest]], np.uint16)
+    if name == "a.pgm":
+        (tmp_path / name).write_bytes(b"P5 3 1 65535\n" + values.astype(">u2").tobytes())
+    else:
+        Image.fromarray(values).save(tmp_path / name)
+    assert first_row(tmp_path / name) == [(v, v, v) for v in (values[0] // 256).tolist()]
+
+
+def test_grey_and_colour_of_sixteen_bits_are_scaled_alike(tmp_path):
+    values = np.array([0, 200, 255], ">u2")
+    grey = first_row(png(tmp_path / "grey.png", 3, 16, 0, values.tobytes()))
+    assert grey == first_row(png(tmp_path / "rgb.png", 3, 16, 2, np.repeat(values, 3).tobytes()))
+
+
 def test_sixteen_bits_in_every_kind_of_png(tmp_path):
     colours = np.array([0, 257, 65535, 65535, 128 * 257, 0], ">u2").tobytes()
     assert first_row(png(tmp_path / "rgb.png", 2, 16, 2, colours)) == [(0, 1, 255), (255, 128, 0)]

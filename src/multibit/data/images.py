@@ -26,12 +26,18 @@ MAX_PIXELS = 89_478_485
 READ = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "SGI", "TGA", "TIFF", "WEBP")
 """Formats that are read; the decoders of others, such as EPS, start programs."""
 
+SIXTEEN = ("PNG", "PPM")
+"""Formats whose integers of more than 8 bits have 16, as Pillow decodes them."""
+
 UPLOADED = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 """Formats that are read from strangers over the network."""
 
 
 def open_image(path: Path) -> Image.Image:
     """Decode an image file to RGB: EXIF orientation applied, transparency over white, 16 bits and floats scaled to 8.
+
+    Of 16 bits the upper 8 are kept, in grey as in colour and whatever the values are, so that all images of a data set
+    are scaled alike. Integers of 32 bits and floats have no declared range: values above 255, or above 1, tell it.
 
     Raises:
         DataError: missing, not a regular file, empty, truncated, not an image, more than `MAX_PIXELS` pixels, or values
@@ -61,7 +67,7 @@ def decode_image(
             if file.width * file.height > max_pixels:
                 raise DataError(f"{file.width} x {file.height} pixels; at most {max_pixels:,} pixels are decoded.")
             file.load()
-            return _to_rgb(ImageOps.exif_transpose(file))
+            return _to_rgb(ImageOps.exif_transpose(file), sixteen=file.format in SIXTEEN)
     except DataError:
         raise
     except FileNotFoundError:
@@ -75,10 +81,12 @@ def decode_image(
         raise DataError(f"cannot be decoded ({reason}).") from None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, sixteen: bool) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         about = image.info  # with a transparent colour
-        image = Image.fromarray(_scaled(np.asarray(image if image.mode == "F" else image.convert("I"))))
+        values = np.asarray(image if image.mode == "F" else image.convert("I"))
+        sixteen = image.mode.startswith("I;16") or (sixteen and image.mode == "I")
+        image = Image.fromarray((values >> 8).astype(np.uint8) if sixteen else _scaled(values))
         image.info.update(about)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -88,7 +96,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Integers or floats of more than 8 bits as 8 bits.
+    """Integers of 32 bits or floats as 8 bits.
 
     Raises:
         DataError: values that are in none of the ranges that are in use.

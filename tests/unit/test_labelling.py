@@ -227,3 +227,14 @@ def test_without_a_label_the_share_that_excludes_the_words_is_named(texts, bound
         label_from_texts(of_texts(*texts), **bounds)
     hint = caught.value.hint
     assert {name for name in ("max_share", "min_share") if f"`{name}`" in hint} == named and "`vocabulary`" in hint
+
+
+@pytest.mark.parametrize(("bounds", "named"), [
+    ({"max_share": 0.001}, "max_share"), ({"max_share": 1.5}, "max_share"), ({"max_share": -1}, "max_share"),
+    ({"min_share": 0.9}, "min_share"), ({"min_share": -0.1}, "min_share"),
+    ({"min_share": 0.4, "max_share": 0.2}, "min_share"), ({"min_share": 0.4, "max_share": 2}, "max_share"),
+])  # fmt: skip
+def test_the_share_that_was_given_is_named(bounds, named):
+    with pytest.raises(ConfigError) as caught:
+        label_from_texts(of_texts("a dog", "the dog"), **bounds)
+    assert caught.value.option == named

@@ -51,6 +51,9 @@ STOP_WORDS = frozenset(get_stop_words("en"))
 ARTICLES = frozenset(("a", "an", "the"))
 IRREGULAR = {"men": "man", "women": "woman", "children": "child"}
 
+LEAST = 0.002
+"""Least share of the items that have a word of a built vocabulary, unless another is asked for."""
+
 TAG_LIST = 4
 """A run of more words than this without a function word is a list of tags: each word is taken on its own."""
 
@@ -70,7 +73,7 @@ def label_from_texts(
     dataset: PairedDataset,
     vocabulary: Sequence[str] | None = None,
     *,
-    min_share: float = 0.002,
+    min_share: float = LEAST,
     max_share: float = 0.5,
     count: int = 100,
     plurals: bool = False,
@@ -110,7 +113,7 @@ def label_from_texts(
     if not 0 <= min_share <= max_share <= 1:
         raise ConfigError(
             f"need 0 <= smallest share <= largest share <= 1, got {min_share} and {max_share}.",
-            option="max_share" if max_share > 1 else "min_share",
+            option="min_share" if min_share < 0 or (min_share != LEAST and max_share <= 1) else "max_share",
         )
     if count < 1:
         raise ConfigError(f"need at least 1 label, got {count}.", option="count")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -69,7 +71,7 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
         try:
-            with showing():
+            with showing(), _showing_notes():
                 return super().invoke(ctx)
         except MultibitError as error:
             verb = self.get_command(ctx, ctx.invoked_subcommand or "")
@@ -89,6 +91,22 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt as stop:
             code = 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
             _fail("interrupted. Run the same command again to resume.", code)
+
+
+@contextlib.contextmanager
+def _showing_notes() -> Iterator[None]:
+    """Print notes of multibit as one line, without the place in its code that Python shows with warnings."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if category.__module__.startswith("multibit."):
+                typer.echo(f"Note: {printable(str(message))}", err=True)
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def flags_of(verb: Any, *, in_file: bool = False) -> Callable[[str], str | None]:

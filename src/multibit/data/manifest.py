@@ -483,9 +483,8 @@ class _Remarks:
             )
         if self.unused:
             names = [name.strip() or "one without a name" for name in self.unused]
-            note(
-                f"{self.path}: not used: the columns {', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}."
-            )
+            what = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
+            note(f"{self.path}: not used: the column{'s'[: len(names) - 1]} {what}.")
         if self.ignored:
             note(f"{self.path}: the column text is not read, because there is texts.")
 

@@ -16,7 +16,7 @@ pytest.importorskip("fsspec")
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from commands import Letters, done, refused
+from commands import Letters, assert_names, done, refused
 from multibit import FeatureStore, Index, encode_store
 from multibit.bulk import code_parts, index_parts
 from multibit.codes import MODALITIES
@@ -328,6 +328,27 @@ def test_codes_of_another_model_are_not_indexed(tmp_path, pictured, finished):
         index_parts(finished, "memory://bucket/codes", tmp_path / "index")
     assert caught.value.field.startswith("memory://bucket/codes/codes-00000")
     assert not list((tmp_path / "index").glob("*.mbx"))
+
+
+def test_the_memory_of_another_process_is_refused_by_its_option(finished, tmp_path):
+    run, source = finished.folder, "memory://bucket/items.csv"
+    for words, option in (
+        (("features", source, "--out", tmp_path / "x"), "DATA"),
+        (("features", "file:///none.csv", "--out", "memory://x"), "--out"),
+        (("encode", run, source, "--out", "file:///x"), "FEATURES"),
+        (("encode", run, "file:///none.csv", "--out", "memory://x"), "--out"),
+        (("index", run, "--codes", "memory://bucket/codes"), "--codes"),
+    ):
+        assert_names(refused(*words), f"{option}: memory://")
+
+
+def test_a_missing_object_is_named_with_its_url(tmp_path):
+    (tmp_path / "empty").mkdir()
+    base = f"file://{tmp_path}"
+    for name, said in (("none.csv", "no such object"), ("none", "no such folder"), ("empty", "nothing in it")):
+        with pytest.raises(DataError) as caught:
+            Parts.of(f"{base}/{name}", tmp_path)
+        assert caught.value.field == f"{base}/{name}" and said in caught.value.problem and caught.value.hint
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from multibit.cli.options import (
     pairs,
     read_config,
     read_method,
+    refuse_memory,
     refuse_unused,
     require_ending,
     show,
@@ -344,6 +345,7 @@ def features(
     from multibit.hashing.code_model import check_device
 
     check_device(device.value)
+    refuse_memory(data=data, out=out)
     source, folder = Path(data), Path(out)
     if is_url(data):
         unused = ("label_names", "ready", "recipe", "tokens", "update", "relabel")

@@ -14,6 +14,7 @@ from multibit.cli.options import (
     OptionalFeatures,
     RunArgument,
     echo,
+    refuse_memory,
     refuse_unused,
     require_ending,
     show,
@@ -76,8 +77,10 @@ def index(
     from multibit.folders import require_inside
     from multibit.pipeline import INDEX, build_indices, index_names, index_path, open_run, update_indices
     from multibit.search.shards import reshard as write_shards
+    from multibit.search.shards import set_folder
     from multibit.search.storage import require_writable_index
 
+    refuse_memory(codes=codes)
     tasks = {"remove": bool(remove), "compact": compact, "reshard": reshard is not None}
     _require_one_task(ctx, tasks, bool(update or features))
     if update:
@@ -86,8 +89,9 @@ def index(
     folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     if reshard is not None:
+        again = set_folder(folder, reshard).exists()
         written = write_shards(folder, list(paths), reshard, from_shards, model=loaded.record.model)
-        echo(f"Wrote {written}: {reshard} shards")
+        echo(f"{'Replaced' if again else 'Wrote'} {written}: {reshard} shards")
         return
     refuse_unused(ctx, "without --reshard", "from_shards")
     require_writable(folder, folder=True)

@@ -36,6 +36,7 @@ from multibit.cli.options import (
     pairs,
     read_config,
     read_method,
+    refuse_memory,
     refuse_unused,
     repeated,
     require_ending,
@@ -224,6 +225,7 @@ def encode(
     from multibit.folders import only_writer_of
     from multibit.pipeline import open_features, open_run, write_codes
 
+    refuse_memory(features=features, out=out)
     if engine is Cluster.local:
         refuse_unused(ctx, "without --engine ray", "workers")
     if features is not None and is_url(features):

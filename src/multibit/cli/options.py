@@ -187,6 +187,21 @@ def read_config(
     return method.configure(preset, file, {**pairs(settings, "settings"), **seeded})
 
 
+def refuse_memory(**places: str | Path | None) -> None:
+    """Refuse URLs of memory://, by option: what a command reads there is never there, and what it writes is lost.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    for option, place in places.items():
+        if str(place).lower().startswith("memory:"):
+            raise ConfigError(
+                f"{place} is the memory of one process: empty when a command starts, lost when it ends.",
+                option=option,
+                hint="Use file:///FOLDER or an object store.",
+            )
+
+
 def refuse_unused(ctx: typer.Context, why: str, *names: str) -> None:
     """Refuse options that were given but have no effect.
 

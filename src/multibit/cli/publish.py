@@ -39,21 +39,10 @@ def export(
 
     A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
     """
-    from multibit.data.manifest import READ
     from multibit.files import require_writable
-    from multibit.portable.model import is_portable
 
     is_run = (source / "run.json").exists()
-    if to is not Target["sentence-transformers"]:
-        refuse_unused(ctx, "except with --to sentence-transformers", "modality")
-    if to not in (None, Target.portable) or not is_run:
-        refuse_unused(ctx, "except for a portable model of a run", "int8", "download")
-    if to is None and is_portable(source):
-        hint = "Copy the folder, or export the run that it was made of."
-        raise DataError("is a portable model already.", file=source, hint=hint)
-    if to is None and source.suffix.lower() in READ:
-        hint = "Name an index (.mbx) or a run; items and images are exported with `to` huggingface."
-        raise DataError("is neither an index nor a run.", file=source, hint=hint)
+    _refuse_unfit(ctx, source, to, is_run)
     if to is None and not is_run:
         _export_index(ctx, source, out, bits)
         return
@@ -72,6 +61,27 @@ def export(
         _export_sentences(source, out, modality)
     else:
         _export_portable(source, out, int8, download)
+
+
+def _refuse_unfit(ctx: typer.Context, source: Path, to: Target | None, is_run: bool) -> None:
+    """Refuse options without effect, and sources that cannot be exported so."""
+    from multibit.data.manifest import READ
+    from multibit.portable.model import is_portable
+
+    if to is not Target["sentence-transformers"]:
+        refuse_unused(ctx, "except with --to sentence-transformers", "modality")
+    if not source.exists():
+        raise DataError("no such file or folder.", file=source)
+    if to not in (None, Target.portable):
+        refuse_unused(ctx, f"with --to {to.value}: only a portable model has encoders", "int8", "download")
+    elif not is_run:
+        refuse_unused(ctx, f"on {source}, which is not a run: only a portable model has encoders", "int8", "download")
+    if to is None and is_portable(source):
+        hint = "Copy the folder, or export the run that it was made of."
+        raise DataError("is a portable model already.", file=source, hint=hint)
+    if to is None and source.suffix.lower() in READ:
+        hint = "Name an index (.mbx) or a run; items and images are exported with `to` huggingface."
+        raise DataError("is neither an index nor a run.", file=source, hint=hint)
 
 
 def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None) -> None:

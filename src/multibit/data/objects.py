@@ -70,7 +70,7 @@ def parent_of(url: str) -> str:
 def _split(url: str) -> tuple[str, str]:
     found = _URL.match(url)
     if found is None or "::" in url:
-        raise DataError("need one URL, such as s3://bucket/items.parquet.", field=url)
+        raise DataError("need one URL, such as s3://bucket/items.parquet or file:///data/items.parquet.", field=url)
     return found[1].lower(), found[2]
 
 
@@ -139,7 +139,12 @@ def listed(url: str, endings: Sequence[str]) -> list[str]:
             found = files.ls(path, detail=False) if files.exists(path) else []
     names = sorted(str(name) for name in found if str(name).lower().endswith(tuple(endings)))
     if not names:
-        raise DataError(f"no object that ends in {', '.join(endings)}.", field=url)
+        what = "no such object" if path.lower().endswith(tuple(endings)) else "no such folder, or nothing in it"
+        raise DataError(
+            f"{what}; need objects that end in {', '.join(endings)}.",
+            field=url,
+            hint="Check the URL, and that this machine can reach and read it.",
+        )
     rooted = _split(url)[1].startswith("/")
     return [f"{protocol}://{name if rooted else name.lstrip('/')}" for name in names]
 

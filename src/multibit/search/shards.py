@@ -170,7 +170,7 @@ def reshard(
     if not 1 <= count <= MOST:
         raise ConfigError(f"must be 1 to {MOST:,}, got {count}.", option="reshard")
     if source == count:
-        raise ConfigError(f"there are {count} shards already.", option="reshard", hint="Choose another number.")
+        raise ConfigError(f"is the number of the shards to read, {count}.", option="reshard", hint="Choose another.")
     homes = [indices]
     if source is not None:
         shards = [Shard(number, source) for number in range(1, source + 1)]
@@ -237,7 +237,7 @@ def _distribute(name: str, sources: Sequence[_Stream], targets: Sequence[_Pictur
             advance(len(block))
         for number, builder in enumerate(builders, start=1):
             if not len(builder):
-                problem = f"shard {number} of {count} would be empty: {total:,} items are too few."
+                problem = f"shard {number} of {count} would be empty: the index {name} has {total:,} items."
                 raise DataError(problem, option="reshard", hint="Use fewer shards.")
 
 

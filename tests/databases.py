@@ -1,4 +1,4 @@
-"""Databases for tests: PostgreSQL servers that are started here, and ClickHouse in the process."""
+"""Databases for tests: servers of PostgreSQL, and of ClickHouse, that are started here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,61 @@ class PostgresServer:
         """Stop it at once, as a machine that loses its power."""
         if self.process is not None:
             self.process.send_signal(3)  # SIGQUIT
+            self.process.wait(30)
+            self.process = None
+
+    def remove(self) -> None:
+        """Stop it, and remove its files."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ClickHouseServer:
+    """chdb behind HTTP in a process of its own, see `clickhouse_http.py`, with the user default and the password
+    `PASSWORD`.
+
+    Args:
+        configuration: text of the configuration file of the engine; "" for none.
+    """
+
+    def __init__(self, configuration: str = "") -> None:
+        pytest.importorskip("clickhouse_connect", reason='not installed: pip install "multibit[clickhouse]"')
+        if importlib.util.find_spec("chdb") is None:
+            pytest.skip("chdb is not installed: pip install chdb-core-lite")
+        self.folder, self.port = Path(tempfile.mkdtemp(prefix="multibit-ch-")), free_port()
+        self.engine = str(self.folder / "data")
+        if configuration:
+            file = self.folder / "config.xml"
+            file.write_text(configuration)
+            self.engine += f"?config-file={file}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def url(self, password: str = QUOTED, **options: object) -> str:
+        """The URL of its database."""
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"clickhouse://default:{password}@127.0.0.1:{self.port}/default{'?' + query if query else ''}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        program = str(Path(__file__).with_name("clickhouse_http.py"))
+        with (self.folder / "log").open("ab") as log:
+            command = [sys.executable, program, self.engine, str(self.port), PASSWORD]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        end = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ping", timeout=5).close()
+                return
+            except (urllib.error.URLError, OSError):
+                if time.monotonic() > end or self.process.poll() is not None:
+                    pytest.skip(f"chdb does not start here: {(self.folder / 'log').read_text(errors='replace')[-300:]}")
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Stop it at once, as a machine that loses its power."""
+        if self.process is not None:
+            self.process.kill()
             self.process.wait(30)
             self.process = None
 

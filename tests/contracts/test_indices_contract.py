@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from databases import PostgresServer
+from databases import ClickHouseServer, PostgresServer
 from multibit import Codes, Index
 from multibit.errors import ConfigError, DataError, MismatchError
 from multibit.search.remote import create_remote, load, open_remote
 from properties.test_filters import FILTERS
 
-BACKENDS = ("local", "clickhouse", "postgresql", "postgresql, three databases")
+BACKENDS = ("local", "clickhouse", "chdb", "postgresql", "postgresql, three databases")
 TABLES = itertools.count()
 DAY, NOON = datetime.date(1500, 2, 28), datetime.datetime(2024, 2, 29, 12, 0, 0, 1)
 
@@ -33,6 +33,13 @@ def postgres():
     server.remove()
 
 
+@pytest.fixture(scope="module")
+def clickhouse():
+    server = ClickHouseServer()
+    yield server
+    server.remove()
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request):
     """The URL of fresh tables; None for an index in this process."""
@@ -44,6 +51,8 @@ def url_of(name, request):
         return None
     table = f"t{next(TABLES)}"
     if name == "clickhouse":
+        return request.getfixturevalue("clickhouse").url(table=table)
+    if name == "chdb":
         return f"{request.getfixturevalue('chdb')}?table={table}"
     url = request.getfixturevalue("postgres").url(table=table)
     if name == "postgresql":

@@ -1,4 +1,4 @@
-"""ClickHouse inside a process: its tests run in a process of their own, because at times the engine never answers."""
+"""ClickHouse inside a process: its tests run in a process of their own, stopped if the engine never answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = (
     "tests/unit/test_remote.py",
     "tests/e2e/test_benchmarks.py::test_a_benchmark_runs_in_its_smoke_size[remote]",
 )
-ATTEMPTS, LIMIT = 3, 200  # seconds; they take about 40
+LIMIT = 300  # seconds; they take about 40
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("tests", TESTS)
 def test_the_tests_of_clickhouse_in_a_process_pass(tests):
     pytest.importorskip("chdb", reason="chdb is not installed: pip install chdb-core-lite")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "clickhouse or cluster or smoke", tests]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "chdb or smoke", tests]
     environment = {**os.environ, "MULTIBIT_CHDB": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    for _ in range(ATTEMPTS):
-        try:
-            found = subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT, capture_output=True, text=True)
-        except subprocess.TimeoutExpired:
-            continue
-        assert found.returncode == 0, found.stdout[-3000:]
-        return
-    pytest.fail(f"the engine did not answer within {LIMIT} s, {ATTEMPTS} times")
+    found = subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-3000:]

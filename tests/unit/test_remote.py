@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
-from databases import PASSWORD, QUOTED, PostgresServer, free_port
+from databases import PASSWORD, QUOTED, ClickHouseServer, PostgresServer, free_port
 from multibit import Codes, Index
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError, UnavailableError
 from multibit.search.remote import create_remote, load, loading, open_remote
@@ -29,12 +31,19 @@ def server():
     server.remove()
 
 
-@pytest.fixture(params=["postgresql", "clickhouse"])
+@pytest.fixture(scope="module")
+def clickhouse():
+    server = ClickHouseServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["postgresql", "clickhouse", "chdb"])
 def url(request):
     table = request.node.name.translate(str.maketrans("[]-", "___"))[-30:]
-    if request.param == "clickhouse":
+    if request.param == "chdb":
         return f"{request.getfixturevalue('chdb')}?table={table}"
-    return request.getfixturevalue("server").url(table=table)
+    return request.getfixturevalue("server" if request.param == "postgresql" else "clickhouse").url(table=table)
 
 
 def codes_of(items, seed=0, bits=20):
@@ -84,9 +93,10 @@ def test_a_url_names_servers_and_options():
 # What servers refuse
 
 
-def test_a_wrong_password_is_refused_and_never_shown(server):
+@pytest.mark.parametrize("name", ["server", "clickhouse"])
+def test_a_wrong_password_is_refused_and_never_shown(name, request):
     with pytest.raises(ConfigError) as caught:
-        open_remote(server.url(password="wr0ng"))
+        open_remote(request.getfixturevalue(name).url(password="wr0ng"))
     assert caught.value.option == "url"
     assert caught.value.hint
     assert "wr0ng" not in str(caught.value)
@@ -123,6 +133,56 @@ def test_a_slow_query_is_stopped(server):
     assert len(index) == ITEMS  # the connection goes on
 
 
+def test_a_slow_query_of_clickhouse_is_stopped(clickhouse):
+    index = load(indexed(), clickhouse.url(table="slow", timeout="1"))
+    with pytest.raises(UnavailableError):
+        index.store._arrow("SELECT count() FROM numbers(1_000_000_000_000) WHERE number % 7 = 8")
+    assert len(index) == ITEMS
+
+
+def test_a_clickhouse_without_the_database_is_refused(clickhouse):
+    with pytest.raises(ConfigError) as caught:
+        open_remote(clickhouse.url().replace("/default", "/nothing"))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["18.16.1", "23.1.9.1", ""])
+@pytest.mark.parametrize("known", [True, False])
+def test_an_old_clickhouse_is_refused_by_its_version(version, known, monkeypatch):
+    """With 18.16.1, the server of Debian, the client library fails before it knows the version."""
+    pytest.importorskip("clickhouse_connect")
+    from multibit.search.remote import clickhouse
+
+    def client(**_):
+        if known:
+            return SimpleNamespace(server_version=version)
+        raise clickhouse.ClickHouseError("Code: 47, e.displayText() = DB::Exception: Unknown identifier: readonly")
+
+    monkeypatch.setattr(clickhouse, "_version_of", lambda address: version)
+    monkeypatch.setattr(clickhouse.clickhouse_connect, "get_client", client)
+    with pytest.raises(ConfigError) as caught:
+        open_remote("clickhouse://db/photos")
+    assert caught.value.option == "url"
+    assert (version or "unknown") in caught.value.problem
+    assert "23.2" in caught.value.problem
+
+
+def test_the_version_of_a_server_that_the_library_cannot_use(clickhouse):
+    from multibit.search.remote.clickhouse import _version_of
+
+    (address,) = read_url(clickhouse.url())
+    assert re.fullmatch(r"[0-9]+(\.[0-9]+)+", _version_of(address))
+    assert _version_of(read_url(f"clickhouse://127.0.0.1:{free_port()}")[0]) == ""
+
+
+def test_reading_makes_no_folder(tmp_path):
+    pytest.importorskip("clickhouse_connect")
+    for folder in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(DataError):
+            open_remote(f"chdb://{folder}")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_index(url):
     with pytest.raises(DataError):
         open_remote(url)
@@ -137,7 +197,7 @@ def test_a_newer_format_and_a_corrupt_description(url):
     store = load(indexed(), url).store
     for facts, kind in (({"version": VERSION + 1}, FormatError), ({"version": VERSION}, FormatError)):
         text = json.dumps(facts)
-        if url.startswith("chdb"):
+        if not url.startswith("postgresql"):
             store._write_facts(text)
         else:
             store._rows(f"UPDATE {store.facts_table} SET facts = %s", [text])
@@ -244,8 +304,10 @@ def test_an_empty_index_is_not_loaded(url):
 
 
 @pytest.mark.slow
-def test_three_servers_one_of_which_dies(server):
-    others = [PostgresServer(), PostgresServer()]
+@pytest.mark.parametrize("name", ["server", "clickhouse"])
+def test_three_servers_one_of_which_dies(name, request):
+    server = request.getfixturevalue(name)
+    others = [type(server)(), type(server)()]
     servers = [server, *others]
     try:
         url = ",".join(each.url(table="three") for each in servers)
@@ -304,23 +366,82 @@ def test_servers_that_do_not_belong_together(server):
         open_remote(f"{here},{there}")
 
 
-# The cluster mode of ClickHouse: the engine in this process has no cluster, so it only reads the statements
+# The cluster mode of ClickHouse. The engine of the tests has no Keeper, so ON CLUSTER and replication are only parsed
 
 
-def test_the_statements_of_a_cluster_are_understood(chdb):
-    import clickhouse_connect
+@pytest.fixture(scope="module")
+def cluster():
+    """A server with two clusters: `one` is this server, `two` has a second shard where nobody listens."""
+    here, dead = free_port(), free_port()
+    shard = "<shard><replica><host>127.0.0.1</host><port>{}</port></replica></shard>".format
+    server = ClickHouseServer(
+        f"<clickhouse><tcp_port>{here}</tcp_port><remote_servers><one>{shard(here)}</one>"
+        f"<two>{shard(here)}{shard(dead)}</two></remote_servers></clickhouse>"
+    )
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def unreplicated(monkeypatch):
+    """The tables of a cluster without what needs Keeper; everything else is as on a cluster."""
+    monkeypatch.setattr(Tables, "_everywhere", "")
+    monkeypatch.setattr(
+        Tables, "_engine", lambda self, order, shared: f"ReplacingMergeTree(version, deleted) ORDER BY {order}"
+    )
+
+
+@pytest.mark.usefixtures("unreplicated")
+def test_an_index_in_distributed_tables(cluster):
+    url, local = cluster.url(table="spread", cluster="one"), indexed()
+    remote = load(local, url)
+    engines = remote.store._arrow("SELECT engine FROM system.tables WHERE name LIKE 'spread_image%' ORDER BY name")
+    assert engines.column("engine").to_pylist() == ["Distributed", "ReplacingMergeTree"]
+    for index in (local, remote):
+        index.upsert(["i3", "new"], codes_of(2, seed=4), [{"n": 3}, {"tags": ["a"]}])
+        index.remove(["i5"])
+    for each in (remote, open_remote(url), open_remote(url, partial=True)):
+        assert answers(each).equals(answers(local))
+        assert each.page(0, ITEMS) == local.page(0, ITEMS)
+        assert each.search(codes_of(1), where={"tags": "a"}).ids == [["new"]]
+        assert each.search(codes_of(1)).lost == ()
+        assert (len(each), each.values("tags")) == (ITEMS, [("a", 1)])
+
+
+@pytest.mark.usefixtures("unreplicated")
+def test_a_shard_of_a_cluster_that_is_down(cluster):
+    local = indexed()
+    here = load(local, cluster.url(table="half", cluster="one")).store
+    here._run(here.tables.drop()[0])
+    tables = Tables(here.tables.facts, here.tables.items, "two")
+    here._run(tables.create("string", words_of(20))[-1])
+    url = cluster.url(table="half", cluster="two")
+    remote, partial = open_remote(url), open_remote(url, partial=True)
+    for work in (lambda: answers(remote), lambda: len(remote), lambda: remote.codes_of(["i1"])):
+        with pytest.raises(UnavailableError) as caught:
+            work()
+        assert caught.value.hint
+    result = partial.search(codes_of(3, seed=9), ITEMS)
+    assert result.to_table().equals(answers(local))
+    assert [lost.file for lost in result.lost] == [f"{here.address.shown}, shard 2"]
+    with pytest.raises(UnavailableError):
+        partial.upsert([f"other {row}" for row in range(20)], codes_of(20))
+
+
+def test_the_statements_of_a_cluster_are_parsed(clickhouse):
+    from multibit.search.remote.clickhouse import ClickHouseStore
 
     tables = Tables("m_indices", "m_image", "photos")
     statements = [
         *tables.create("string", words_of(128)), *tables.add("f0_x Nullable(Int64)"), *tables.drop(), tables.optimize(),
         *tables.shards(),
     ]  # fmt: skip
-    client = clickhouse_connect.get_client(dsn=chdb)
+    client = ClickHouseStore(*read_url(clickhouse.url()), "image")._connected()
     for statement in statements:
-        assert client.query(f"EXPLAIN AST {statement}").result_rows
+        assert client.command(f"EXPLAIN AST {statement}")
     assert sum("ON CLUSTER 'photos'" in each for each in statements) == 8
     with pytest.raises(Exception, match=r"[Ss]yntax"):
-        client.query(f"EXPLAIN AST {statements[0].replace('ENGINE', 'ENGIN')}")
+        client.command(f"EXPLAIN AST {statements[0].replace('ENGINE', 'ENGIN')}")
 
 
 def test_facts_are_read_as_they_were_written():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +33,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("clickhouse-connect", extra="clickhouse", need="An index in ClickHouse") from error
 
+OLDEST = 23, 2  # the first with `deleted` in ReplacingMergeTree
 CONNECT = 10  # seconds that a connection may take
 TOGETHER = 16  # queries of a statement
 ASKED_IDS = 10_000  # ids of a statement
@@ -126,9 +130,27 @@ class ClickHouseStore:
             return self._client
 
     def _connect(self) -> Any:
+        if self.address.scheme == "chdb":
+            return clickhouse_connect.get_client(dsn=f"chdb://{self.address.database}")
+        try:
+            client = self._client_of_server()
+        except ClickHouseError as error:
+            if _code_of(str(error)) in MISSING:  # the library itself asks for what old servers do not have
+                self._require_version(_version_of(self.address))
+            raise
+        self._require_version(client.server_version)
+        return client
+
+    def _require_version(self, version: str) -> None:
+        """Refuse an old server; "" is an unknown version."""
+        numbers = tuple(map(int, re.findall("[0-9]+", version)[:2]))
+        if numbers < OLDEST:
+            needed = ".".join(map(str, OLDEST))
+            problem = f"{self.address.shown}: ClickHouse {version or 'of an unknown version'}; {needed} is needed."
+            raise ConfigError(problem, option="url", hint="Use a newer server.")
+
+    def _client_of_server(self) -> Any:
         address = self.address
-        if address.scheme == "chdb":
-            return clickhouse_connect.get_client(dsn=f"chdb://{address.database}")
         options = {name: value for name, value in address.options if name not in ("cluster", "secure")}
         return clickhouse_connect.get_client(
             host=address.host, port=address.port, username=address.user or "default", password=address.password,
@@ -147,8 +169,7 @@ class ClickHouseStore:
 
     def _explained(self, error: Exception) -> MultibitError:
         shown = self.address.without_password(" ".join(str(error).split())[:500])
-        found = re.search(r"[Cc]ode: ([0-9]+)", shown)
-        code = int(found[1]) if found else 0
+        code = _code_of(shown)
         if code in REFUSED:
             return ConfigError(f"{self.address.shown}: {shown}.", option="url", hint=REFUSED[code])
         if code in TIMES or "timed out" in shown.lower():
@@ -172,10 +193,13 @@ class ClickHouseStore:
         with self._session() as client:
             client.command(statement)
 
-    def _arrow(self, statement: str, values: dict[str, Any] | None = None) -> Any:
-        """The rows of a statement, as an Arrow table."""
+    def _arrow(self, statement: str, values: dict[str, Any] | None = None, several: bool = False) -> Any:
+        """The rows of a statement, as an Arrow table; `several` for one that unites several queries."""
+        settings = self._settings()
+        if several and self.address.scheme == "chdb":
+            settings["max_threads"] = 1  # the threads of chdb 26.5 wait for each other forever at times
         with self._session() as client:
-            return client.query_arrow(statement, parameters=values, settings=self._settings())
+            return client.query_arrow(statement, parameters=values, settings=settings)
 
     def _insert(self, table: str, columns: dict[str, Any]) -> None:
         settings = {"distributed_foreground_insert": 1} if self.tables.cluster else None
@@ -192,7 +216,9 @@ class ClickHouseStore:
     # What is stored about the index
 
     def read(self) -> Facts | None:
-        """See `Store`."""
+        """See `Store`; chdb would write into a folder that is not its own."""
+        if self.address.scheme == "chdb" and not Path(self.address.database, "metadata").is_dir():
+            return None
         if not self._exists(self.tables.facts):
             return None
         statement = f"SELECT facts FROM {self.tables.facts} FINAL WHERE name = {{name:String}}"
@@ -320,7 +346,7 @@ class ClickHouseStore:
             bound = {f"q{number}_{word.name}": int(row[number]) for word, row in words for number in range(len(some))}
             if selects:
                 statement = f"SELECT * FROM ({' UNION ALL '.join(selects)}) ORDER BY query, distance, age"
-                parts.append(self._arrow(statement, {**values, **bound}))
+                parts.append(self._arrow(statement, {**values, **bound}, several=len(selects) > 1))
         return pyarrow.concat_tables(parts) if parts else None
 
     def _described(self, facts: Facts, asked: Asked, hits: Any) -> _Hits | None:
@@ -378,6 +404,26 @@ class ClickHouseStore:
         found = table.column("value")
         found = found if kind == "list" else _column_of(found, kind)
         return list(zip(found.to_pylist(), table.column("n").to_pylist(), strict=True))
+
+
+def _code_of(message: str) -> int:
+    """Code of an error of the server; 0 for none."""
+    found = re.search(r"[Cc]ode: ([0-9]+)", message)
+    return int(found[1]) if found else 0
+
+
+def _version_of(address: Address) -> str:
+    """What a server says of its version, without the client library; "" for no answer."""
+    scheme, port = ("https", 8443) if address.option("secure") == "1" else ("http", 8123)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    asked = urllib.request.Request(f"{scheme}://{host}:{address.port or port}/?query=SELECT%20version()")
+    secret = f"{address.user or 'default'}:{address.password}".encode()
+    asked.add_header("Authorization", f"Basic {base64.b64encode(secret).decode()}")
+    try:
+        with urllib.request.urlopen(asked, timeout=CONNECT) as answer:
+            return bytes(answer.read(100)).decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _distance(words: list[tuple[Word, Any]], number: int) -> str:

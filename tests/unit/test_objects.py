@@ -67,11 +67,32 @@ class Flaky(MemoryFileSystem):
         raise TimeoutError("no answer")
 
 
+class Buckets(MemoryFileSystem):
+    """A store of buckets, as S3: folders need not be made, and making one makes the bucket. One is there."""
+
+    protocol = "buckets"
+    store: dict = {}  # noqa: RUF012 - as in fsspec
+    pseudo_dirs = [""]  # noqa: RUF012
+    cachable = False
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return MemoryFileSystem._strip_protocol(path.removeprefix("buckets://"))
+
+    def makedirs(self, path, exist_ok=False):
+        raise AssertionError("made a bucket")
+
+    def _open(self, path, mode="rb", **options):
+        if not self._strip_protocol(path).startswith("/there/"):
+            raise FileNotFoundError("The specified bucket does not exist")
+        return super()._open(path, mode, **options)
+
+
 @pytest.fixture(autouse=True)
 def stores():
     """Empty stores."""
     fsspec.register_implementation("flaky", Flaky, clobber=True)
-    for kind in (Flaky, MemoryFileSystem):
+    for kind in (Flaky, Buckets, MemoryFileSystem):
         kind.store.clear()
         kind.pseudo_dirs[:] = [""]
     Flaky.failures = Flaky.writes = 0
@@ -219,6 +240,19 @@ def test_transfers_that_are_cut_off_are_tried_again(tmp_path):
     put(tmp_path / "a", "flaky://bucket/c")
     assert sizes_of(["flaky://bucket/c", "flaky://bucket/none"]) == [10, -1]
     assert sorted(Flaky.store) == ["/bucket/a", "/bucket/c"]
+
+
+def test_a_missing_bucket_is_an_error_and_is_not_made(tmp_path, monkeypatch):
+    fsspec.register_implementation("buckets", Buckets, clobber=True)
+    monkeypatch.setitem(objects.EXTRAS, "buckets", objects.EXTRAS["s3"])
+    (tmp_path / "a").write_bytes(b"content")
+    put(tmp_path / "a", "buckets://there/new/folder/c")
+    fetch("buckets://there/new/folder/c", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"content"
+    with pytest.raises(DataError) as caught:
+        put(tmp_path / "a", "buckets://missing/c")
+    assert caught.value.field == "buckets://missing/c"
+    assert list(Buckets.store) == ["/there/new/folder/c"]
 
 
 def test_a_result_of_other_data_or_made_otherwise_is_kept(tmp_path, few_rows):

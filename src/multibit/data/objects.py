@@ -190,7 +190,8 @@ def put(source: Path, url: str) -> None:
         files, path = _filesystem(temporary)
         try:
             with _reported(url, "written"):
-                files.makedirs(posixpath.dirname(path), exist_ok=True)
+                if _split(url)[0] not in EXTRAS:  # these have no folders, and would create a bucket that is missing
+                    files.makedirs(posixpath.dirname(path), exist_ok=True)
                 with source.open("rb") as file, files.open(path, "wb") as target:
                     shutil.copyfileobj(file, target, 1 << 20)
                 files.invalidate_cache()
@@ -198,6 +199,8 @@ def put(source: Path, url: str) -> None:
                     raise OSError(f"{size:,} of {source.stat().st_size:,} bytes")
                 files.mv(path, _filesystem(url)[1])
             return
+        except FileNotFoundError as error:
+            raise DataError(f"cannot be written ({error}).", field=url, hint="Create the bucket first.") from None
         except DataError:
             with contextlib.suppress(Exception):
                 files.rm(path)

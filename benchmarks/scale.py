@@ -5,8 +5,9 @@ the build, time to open it, one query alone and a batch at 16, 64 and 128 bits n
 bytes, a search in two stages, filters, time and memory of what goes through all items, and other engines on the same
 codes. All answers are compared with a slow reference. Then it extrapolates to a billion codes. Ratios are of processor
 time, which other processes hardly change. --folder keeps the index and uses it again; --codes clustered makes codes
-that have near neighbours; --smoke only checks that everything runs. Databases that --to names (`chdb:///folder`,
-`postgresql://...`) are compared, and faiss where it is installed: pip install "multibit[bench]"
+that have near neighbours; --stages only compares searches in two stages and in one, on several kinds of codes in
+memory; --smoke only checks that everything runs. Databases that --to names (`chdb:///folder`, `postgresql://...`) are
+compared, and faiss where it is installed: pip install "multibit[bench]"
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pyarrow
-from common import BITS, KINDS, processor
+from common import BITS, KINDS, processor, random_codes
 
 from multibit import Codes, Index
 from multibit.codes import kernels
+from multibit.codes.distance import nearest
 from multibit.codes.vectors import ones
 from multibit.search.building import create_index
 from multibit.search.duplicates import find_duplicates
@@ -197,25 +199,59 @@ def scan_in_two_stages(planes: np.ndarray, query: np.ndarray, short: int, best: 
     return left
 
 
-def two_stages(index: Index, queries: Codes, short: int) -> tuple[np.ndarray, float]:
+def two_stages(segments: Sequence[Codes], queries: Codes, short: int) -> tuple[np.ndarray, float]:
     """(Q, K) smallest distances, exactly, by a prefix of `short` bits first; the share of the items that it leaves."""
     out, left = np.full((len(queries), K), 0x7FFF, np.uint16), 0
     for number in range(len(queries)):
         query = np.ascontiguousarray(queries.words[:, number : number + 1].T)
-        for part in index._version.parts:
-            left += scan_in_two_stages(part.segment.codes.words, query, short // 16, out[number])
-    return out, left / len(index) / len(queries)
+        for codes in segments:
+            left += scan_in_two_stages(codes.words, query, short // 16, out[number])
+    return out, left / sum(map(len, segments)) / len(queries)
 
 
-def print_two_stages(index: Index, queries: Codes) -> None:
+def print_two_stages(segments: Sequence[Codes], queries: Codes) -> None:
     """Two stages compared with one, one query at a time on one thread."""
-    print("\ntwo stages (short prefix over everything, full code on the rest) compared with one, one thread, one query")
-    one = measured(lambda: [index.search(queries.take([each]), K, threads=1) for each in range(len(queries))], 3)
+
+    def one_stage() -> np.ndarray:
+        found = [np.concatenate([nearest(queries.take([each]), codes, K, threads=1).distances for codes in segments], 1)
+                 for each in range(len(queries))]  # fmt: skip
+        return np.sort(np.concatenate(found), axis=1)[:, :K]
+
+    expected = one_stage()
+    one = measured(one_stage, 3)
+    print(f"  one stage {1e3 * one.cpu / len(queries):.1f} ms; distance of hit {K}: {expected[:, -1].mean():.1f}")
     for short in (16, 32, 64):
-        found, left = two_stages(index, queries, short)
-        np.testing.assert_array_equal(found, index.search(queries, K).distances)
-        two = measured(lambda short=short: two_stages(index, queries, short), 3)
-        print(f"{short:>5} bits first: {left:7.2%} left over, {one.cpu / two.cpu:5.2f} x the speed", flush=True)
+        found, left = two_stages(segments, queries, short)
+        np.testing.assert_array_equal(found, expected)
+        two = measured(lambda short=short: two_stages(segments, queries, short), 1)
+        print(f"{short:>5} bits first: {left:8.3%} left over, {one.cpu / two.cpu:5.2f} x the speed", flush=True)
+
+
+def near_codes(items: int, centres: np.ndarray, draws: int, seed: int) -> Codes:
+    """Codes around centres (C, 16) uint8; each bit differs with a probability of 2^-draws."""
+    rng, out = np.random.default_rng(seed), np.empty((BITS // 16, items), np.uint16)
+    for start in range(0, items, BLOCK):
+        count = min(BLOCK, items - start)
+        flips = np.full((count, 2), ~np.uint64(0))
+        for _ in range(draws):
+            flips &= rng.integers(0, 1 << 64, flips.shape, np.uint64, endpoint=False)
+        packed = centres[rng.integers(len(centres), size=count)] ^ flips.view(np.uint8)
+        out[:, start : start + count] = Codes.from_bytes(packed).words
+    return Codes(out, BITS)
+
+
+def compare_stages(items: int, real: Path | None) -> None:
+    """Two stages and one on codes in memory, from hardly to tightly clustered; queries are of the same kind."""
+    every = Index.open(real).some_codes(1 << 20).to_bytes() if real else np.zeros((0, BITS // 8), np.uint8)
+    kinds = [("random", random_codes(1, 0), 1)]
+    for clusters in (1_000, 1_000_000):
+        kinds += [(f"{clusters:,} random centres", random_codes(clusters, 99), draws) for draws in (3, 4, 6)]
+    kinds += [(f"centres are the {len(every):,} codes of {real}", every, draws) for draws in (3, 4, 6) if len(every)]
+    print(f"{processor()}\n{items:,} codes of {BITS} bits, k = {K}, one thread, one query: two stages and one")
+    for name, centres, draws in kinds:
+        print(f"\n{name}, {2.0**-draws:.1%} of the bits differ from the centre")
+        codes = near_codes(items, centres, draws, 1)
+        print_two_stages([codes], near_codes(4, centres, draws, 2))
 
 
 def print_filters(index: Index, query: Codes) -> None:
@@ -363,7 +399,8 @@ def run(path: Path, kind: str, items: int, urls: Sequence[str]) -> None:
         some = queries.take(np.arange(CHECKED))
         np.testing.assert_array_equal(index.search(some, K, bits).distances, reference(index, some, bits))
     times = print_search_times(index, queries)
-    print_two_stages(index, queries.take(np.arange(4)))
+    print("\ntwo stages (short prefix over everything, full code on the rest) compared with one, one thread, one query")
+    print_two_stages([part.segment.codes for part in index._version.parts], queries.take(np.arange(4)))
     print_filters(index, queries.take([0]))
     print_verbs(path)
     print_peers(index, queries, urls)
@@ -379,6 +416,8 @@ def main() -> None:
     parser.add_argument("--to", metavar="URL", nargs="+", default=[], help="databases to load the codes into as well")
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--stages", action="store_true", help="only compare searches in two stages, on codes in memory")
+    parser.add_argument("--real", type=Path, help="with --stages: an index whose codes are centres too")
     parser.add_argument("--verb", choices=VERBS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.verb:
@@ -387,6 +426,9 @@ def main() -> None:
     items = SMOKE if options.smoke else options.items
     if options.build:
         build(options.build, options.codes, items)
+        return
+    if options.stages:
+        compare_stages(items, options.real)
         return
     with tempfile.TemporaryDirectory() as temporary:
         run((options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx", options.codes, items, options.to)

@@ -20,7 +20,7 @@ pytest.importorskip("httpx2")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multibit.errors import ConfigError, MismatchError
+from multibit.errors import ConfigError, MismatchError, UnavailableError
 from multibit.search.shards import Shard, reshard
 from multibit.serve.router import create_router
 from multibit.serve.settings import ServerSettings
@@ -29,6 +29,7 @@ from serving import BITS, ITEMS, NAMES, await_ready, behind, client_of, item_id,
 pytestmark = pytest.mark.slow
 
 COUNT = 3
+DEAD = "http://127.0.0.1:9"
 TOKEN = "let me in"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -223,7 +224,7 @@ def test_a_shard_refuses_items_of_others_and_ages_that_are_not_the_latest(writab
         ):  # fmt: skip
             assert shard.put("/v1/items", json={"items": [{**item, **sent}]}).status_code == status
     assert router.put("/v1/items", json=reading).status_code == 200
-    with router_of(["http://127.0.0.1:9"]) as only_reads:
+    with served(pictured, folder, Shard(1, COUNT)) as url, router_of([url, DEAD, DEAD]) as only_reads:
         assert only_reads.put("/v1/items", json=reading).status_code == 403
 
 
@@ -241,8 +242,7 @@ SEARCH = {"code": "00000000", "k": ITEMS}
 
 
 def test_a_missing_shard_is_an_error_that_names_it_or_a_marked_answer(pictured, indices, three):
-    dead = "http://127.0.0.1:9"
-    with router_of([three[0], dead, three[2]]) as router:
+    with router_of([three[0], DEAD, three[2]]) as router:
         answer = router.get("/readyz")
         assert (answer.status_code, "2/3" in answer.json()["detail"]) == (503, True)
         answer = router.post("/v1/search", json=SEARCH)
@@ -316,8 +316,48 @@ def test_a_router_bears_its_token_and_needs_the_right_one(pictured, indices):
             await_ready(router)
             assert router.post("/v1/search", json=SEARCH).status_code == 401
             assert len(router.post("/v1/search", json=SEARCH, headers=BEARER).json()["hits"]) == ITEMS
-        with router_of(urls) as router:
-            assert router.post("/v1/search", json=SEARCH).status_code == 503
+        start = time.monotonic()
+        with pytest.raises(UnavailableError) as caught, router_of(urls, timeout=60.0):
+            pass
+        assert caught.value.option == "shards" and all(url in caught.value.problem for url in urls)
+        assert time.monotonic() - start < 30  # it does not wait for what cannot change
+
+
+def test_a_router_without_any_server_says_which_and_how_long_it_waits_and_stops(caplog):
+    other = "http://127.0.0.1:10"
+    with pytest.raises(UnavailableError) as caught, router_of([DEAD, other], timeout=0.4):
+        pass
+    assert caught.value.option == "shards"
+    for said in (caplog.text, caught.value.problem):
+        assert DEAD in said and other in said and "0.4 s" in said
+
+
+def test_a_list_without_a_shard_is_refused(three):
+    with pytest.raises(UnavailableError) as caught, router_of(three[:2]):
+        pass
+    assert caught.value.option == "shards" and "3/3" in caught.value.problem
+
+
+def test_refusals_of_shards_name_what_the_client_sent(writable):
+    for client in writable:
+        answer = client.post("/v1/search", json={"text": " "})
+        assert (answer.status_code, answer.json()["field"]) == (422, "text")
+        answer = client.post("/v1/search/image", files={"image": b"no image"})
+        assert (answer.status_code, answer.json()["field"]) == (422, "image")
+        good = [{"id": f"new {n}", "text_vector": [1.0] * BITS} for n in range(5)]
+        for field, wrong in (
+            ("text", {"text": " "}),
+            ("image", {"image": "####"}),
+            ("text_vector", {"text_vector": [1]}),
+        ):
+            answer = client.put("/v1/items", json={"items": [*good, {"id": "wrong", **wrong}]})
+            assert (answer.status_code, answer.json()["field"]) == (422, f"items.5.{field}")
+        answer = client.post("/v1/search", params={"limt": 3}, json={"text": "a"})
+        assert (answer.status_code, answer.json()["field"]) == (422, "limt")
+        answer = client.post("/v1/search", json={"text": "a", "colour": 1})
+        assert (answer.status_code, answer.json()["field"]) == (422, "colour")
+        answer = client.delete("/v1/items")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, PUT")
 
 
 def test_what_is_no_router_is_refused(pictured, indices):

@@ -233,8 +233,9 @@ def test_a_change_that_is_refused_changes_nothing(writable, copied):
     for item, field in (
         ({"id": "x", "text": "a", "fields": {"labels": 3}}, "fields"),
         ({"id": 5, "text": "a"}, "id"),
-        ({"id": "x", "image": "####"}, "image"),
-        ({"id": "x", "text_vector": [0.5]}, "vector"),
+        ({"id": "x", "image": "####"}, "items.1.image"),
+        ({"id": "x", "text": " "}, "items.1.text"),
+        ({"id": "x", "text_vector": [0.5]}, "items.1.text_vector"),
         ({"id": "x", "fields": {"labels": []}}, "items.1"),
         ({"id": "x", "text": "a", "fields": {"image": "/etc/passwd"}}, "items.1"),
         ({"id": "x", "text": "a", "fields": {"": 1}}, "items.1"),

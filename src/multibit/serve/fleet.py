@@ -16,16 +16,22 @@ from typing import Any
 import httpx2 as httpx
 from pydantic import ValidationError
 
-from multibit.errors import MismatchError
+from multibit.errors import MismatchError, UnavailableError
 from multibit.search.metadata import merge_kinds
 from multibit.search.shards import Shard
 from multibit.serve.models import Modality, ShardInfo
 from multibit.serve.problems import RefusedError
+from multibit.table import counted
 
 LOG = logging.getLogger("multibit.serve")
 FAILED = (401, 421)  # answers that say that this is not the server; from 500 on it has failed
 NO_SHARD = "it is not a server of a shard"
+WRONG_TOKEN = "it wants another token"
+SAID = {404: NO_SHARD, 401: WRONG_TOKEN}
+"""Status of a server that was asked what it is -> why it cannot be used."""
+
 PROBED = 2.0  # seconds that a server has to say what it is; at the start as long as for a request
+AGAIN = 0.5  # seconds between looks at the start
 
 
 class MissingShardError(RefusedError):
@@ -59,7 +65,7 @@ class Replica:
         try:
             response = await asyncio.wait_for(self.http.get("/v1/shard"), timeout)
             if response.status_code != 200:
-                self.problem = NO_SHARD if response.status_code == 404 else f"status {response.status_code}"
+                self.problem = SAID.get(response.status_code, f"status {response.status_code}")
                 return
             self.info, self.problem = ShardInfo.model_validate_json(response.content), ""
         except (httpx.TransportError, TimeoutError) as error:
@@ -90,19 +96,72 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Look at all servers now, and again and again while the block runs."""
+        """Wait for the first server, then look at all of them again and again while the block runs.
+
+        Raises:
+            As `wait`.
+        """
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         common = {"headers": headers, "timeout": self.timeout, "limits": limits, **self.options}
         self.replicas = [Replica(url, httpx.AsyncClient(base_url=url, **common)) for url in self.urls]
-        await self.look(timeout=self.timeout)
-        watching = asyncio.create_task(self._watch())
-        try:
-            yield
-        finally:
-            watching.cancel()
+        async with contextlib.AsyncExitStack() as stack:
             for replica in self.replicas:
-                await replica.http.aclose()
+                stack.push_async_callback(replica.http.aclose)
+            await self.wait()
+            watching = asyncio.create_task(self._watch())
+            stack.callback(watching.cancel)
+            yield
+
+    async def wait(self) -> None:
+        """Look at all servers until one answers, at most as long as a request may take.
+
+        Those that do not answer then are named in the log; their shards are missing until they do.
+
+        Raises:
+            UnavailableError: no server answers, or all want another token; or of a shard no server is named.
+            MismatchError: as `require_one_kind`.
+        """
+        clock, said = asyncio.get_running_loop().time, False
+        end = clock() + self.timeout
+        while True:
+            await self.look(timeout=max(end - clock(), AGAIN))
+            self.require_one_kind()
+            silent = [each for each in self.replicas if each.problem]
+            problems = ", ".join(f"{each.url} ({each.problem})" for each in silent)
+            if self.count:
+                self._require_all_named(silent)
+                if silent:
+                    LOG.warning("not used until they answer: %s", problems)
+                return
+            if all(each.problem == WRONG_TOKEN for each in silent):
+                raise UnavailableError(
+                    f"refused by {problems}.", option="shards", hint="Give the `token` of these servers."
+                )
+            if clock() >= end:
+                raise UnavailableError(
+                    f"no answer in {self.timeout:g} s from {problems}.",
+                    option="shards",
+                    hint="Check the URLs and start these servers, or wait longer by `timeout`.",
+                )
+            if not said:
+                LOG.warning("no answer yet from %s; waiting up to %g s", problems, self.timeout)
+            said = True
+            await asyncio.sleep(min(AGAIN, max(end - clock(), 0)))
+
+    def _require_all_named(self, silent: Sequence[Replica]) -> None:
+        """Refuse a list in which no URL can be that of a server of a shard.
+
+        Raises:
+            UnavailableError: names the shards.
+        """
+        if len(silent) < len(self.missing):
+            raise UnavailableError(
+                f"{counted(len(self.replicas), 'URL', 'URLs')} for {self.count} shards; none of shard "
+                f"{', '.join(self.missing)}.",
+                option="shards",
+                hint="Name the servers of all shards.",
+            )
 
     async def _watch(self) -> None:
         while True:

@@ -6,7 +6,8 @@ import asyncio
 import base64
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -107,7 +108,7 @@ class Gathering:
             source = request.source or request.modality or self.modalities[0]
             query, modality = {"code": await self.code_of(request.id, source)}, request.modality or source
         elif request.text is not None:
-            query, modality = {"vector": await self.encode(texts=[request.text])}, request.modality or "image"
+            query, modality = {"vector": await self.encode("text", texts=[request.text])}, request.modality or "image"
         else:
             query = {"code": request.code} if request.vector is None else {"vector": request.vector}
             modality = request.modality or OTHER[request.source or "text"]
@@ -121,7 +122,7 @@ class Gathering:
 
     async def search_by_image(self, content: bytes, options: SearchOptions) -> Answer:
         """The answer of a search by an image file."""
-        vector = await self.encode(images=[base64.b64encode(content).decode()])
+        vector = await self.encode("image", images=[base64.b64encode(content).decode()])
         return await self.search_by({"vector": vector}, options, options.modality or "text")
 
     async def similar(self, name: str, source: Modality, options: SearchOptions) -> Answer:
@@ -157,9 +158,12 @@ class Gathering:
         except MissingShardError as error:
             return error
 
-    async def encode(self, **inputs: Any) -> list[float]:
-        """The relaxed code of a text or an image, by any shard."""
-        answer = _decoded(await self.ask_any("POST", "/v1/encode", json={**inputs, "vectors": True}))
+    async def encode(self, field: str, **inputs: Any) -> list[float]:
+        """The relaxed code of a text or an image, a field of the request, by any shard."""
+        try:
+            answer = _decoded(await self.ask_any("POST", "/v1/encode", json={**inputs, "vectors": True}))
+        except PassedError as error:
+            raise _refused(error, lambda _: field) from None
         (found,) = answer["texts"] + answer["images"]
         return list(found["vector"])
 
@@ -187,9 +191,11 @@ class Gathering:
             first = self._age = max(self._age + 1, time.time_ns() // 1000)
             self._age += len(items)
             parts: dict[int, list[Answer]] = defaultdict(list)
+            places: dict[int, list[int]] = defaultdict(list)
             for place, item in enumerate(items):
                 sent = item.model_copy(update={"age": first + place}).model_dump(mode="json", exclude_none=True)
                 parts[self.owner(item.id)].append(sent)
+                places[self.owner(item.id)].append(place)
             written = 0
             for number, part in sorted(parts.items()):
                 try:
@@ -197,6 +203,8 @@ class Gathering:
                 except MissingShardError as error:
                     problem = f"{error.problem} {written} of {len(items)} items were written."
                     raise RefusedError(503, problem, hint="Send all of them again.") from None
+                except PassedError as error:
+                    raise _refused(error, partial(_placed, places=places[number])) from None
                 written += len(part)
             await self.fleet.look(*(each for number in parts for each in self.fleet.of(number)))
         return {"written": written, "items": self.sizes}
@@ -337,6 +345,27 @@ def _without_age(item: Answer) -> Answer:
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _refused(error: PassedError, renamed: Callable[[str], str]) -> Exception:
+    """A refusal of a shard with the field as the client sent it; others go to the client as they are."""
+    if error.response.status_code != 422:
+        return error
+    problem = _decoded(error.response)
+    return RefusedError(422, str(problem["detail"]), field=renamed(str(problem["field"])))
+
+
+def _placed(field: str, places: Sequence[int]) -> str:
+    """The field of an item with its place in the request of the client.
+
+    Example:
+        >>> _placed("items.1.text", [4, 7]), _placed("items", [4, 7])
+        ('items.7.text', 'items')
+    """
+    name, *rest = field.split(".")
+    if name != "items" or not rest or not rest[0].isdecimal() or int(rest[0]) >= len(places):
+        return field
+    return ".".join([name, str(places[int(rest[0])]), *rest[1:]])
 
 
 def _decoded(response: httpx.Response) -> Answer:

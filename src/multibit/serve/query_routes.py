@@ -40,7 +40,7 @@ async def search_by_image(
     await refuse_other_parts(request)
     modality = chosen.modality or "text"
     service.plan(chosen, modality)
-    (values,) = await service.encode_images([await image.read()])
+    (values,) = await service.encode_images({"image": await image.read()})
     return search_answer(*await service.search_values(values, chosen, modality))
 
 
@@ -48,8 +48,9 @@ async def search_by_image(
 async def encode(request: models.EncodeRequest, service: Served) -> Response:
     """Encode texts and images."""
     length = checked_length(service, request.bits)
-    images = await service.encode_images([decode_base64(each) for each in request.images])
-    texts = await service.encode_texts(request.texts)
+    files = {f"images.{place}": decode_base64(each, f"images.{place}") for place, each in enumerate(request.images)}
+    images = await service.encode_images(files)
+    texts = await service.encode_texts({f"texts.{place}": text for place, text in enumerate(request.texts)})
 
     def encoded(values: Values) -> dict[str, object]:
         part = values[:length]
@@ -64,11 +65,14 @@ async def encode(request: models.EncodeRequest, service: Served) -> Response:
 @router.post("/embeddings", response_model=models.EmbeddingsResponse)
 async def embeddings(request: models.EmbeddingsRequest, service: Served) -> Response:
     """Embed texts, in the form of OpenAI's interface: `dimensions` is the code length, the values are relaxed."""
-    length = checked_length(service, request.dimensions)
+    length = checked_length(service, request.dimensions, "dimensions")
+    single = isinstance(request.input, str)
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not texts:
         raise RefusedError(422, "need at least one text.", field="input")
-    values = await service.encode_texts(texts)
+    values = await service.encode_texts(
+        {"input" if single else f"input.{place}": text for place, text in enumerate(texts)}
+    )
     data = [
         {
             "object": "embedding",
@@ -109,7 +113,7 @@ async def refuse_other_parts(request: Request) -> None:
             raise RefusedError(422, "is no part of the form: it has image and options.", field=name)
 
 
-def checked_length(service: Served, bits: int | None) -> int:
+def checked_length(service: Served, bits: int | None, field: str = "bits") -> int:
     """The length of a prefix of the stored code.
 
     Raises:
@@ -119,9 +123,9 @@ def checked_length(service: Served, bits: int | None) -> int:
     if bits is None:
         return layout.stored
     if bits > layout.longest:
-        raise RefusedError(422, f"must be a whole number from 1 to {layout.longest}, got {bits}.", field="bits")
+        raise RefusedError(422, f"must be a whole number from 1 to {layout.longest}, got {bits}.", field=field)
     if not layout.nested or layout.views > 1:
-        raise RefusedError(422, "this run has a code for each length: leave the length out.", field="bits")
+        raise RefusedError(422, "this run has a code for each length: leave the length out.", field=field)
     return bits
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from multibit.errors import printable
+from multibit.table import counted
 
 KINDS = {
     "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",
@@ -21,8 +22,8 @@ SAYS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "literal_error": lambda about: f"must be {about['expected']}",
     "greater_than_equal": lambda about: f"must be at least {about['ge']}",
     "less_than_equal": lambda about: f"must be at most {about['le']}",
-    "string_too_short": lambda about: f"needs at least {about['min_length']} characters.",
-    "too_short": lambda about: f"needs at least {about['min_length']} entries.",
+    "string_too_short": lambda about: f"needs at least {counted(about['min_length'], 'character', 'characters')}.",
+    "too_short": lambda about: f"needs at least {counted(about['min_length'], 'entry', 'entries')}.",
     "string_too_long": lambda about: f"may have at most {about['max_length']:,} characters.",
     "too_long": lambda about: f"may have at most {about['max_length']:,} entries.",
     "string_pattern_mismatch": lambda _: "must be hexadecimal digits, two for each byte",

@@ -35,7 +35,8 @@ def create_router(urls: Sequence[str], settings: ServerSettings | None = None, *
             the shards need too. options: of `httpx2.AsyncClient`.
 
     Raises:
-        ConfigError: no URL, or one that is not of HTTP. MismatchError, when it starts: shards of different sets.
+        ConfigError: no URL, or one that is not of HTTP. When it starts, as `multibit.serve.fleet.Fleet.wait`:
+            UnavailableError, servers that do not answer; MismatchError, shards of different sets.
     """
     settings, metrics = settings or ServerSettings(), Metrics()
     for url in urls:
@@ -46,15 +47,19 @@ def create_router(urls: Sequence[str], settings: ServerSettings | None = None, *
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        fleet = Fleet(urls, settings.token, settings.timeout, settings.hedge, settings.refresh, options)
+        fleet = fleet_of(urls, settings, **options)
         async with fleet.watched():
-            fleet.require_one_kind()
             app.state.service, app.state.metrics = Gathering(fleet, settings), metrics
             yield
 
     app = assembled([router], lifespan, settings, metrics)
     app.add_exception_handler(PassedError, _passed)
     return app
+
+
+def fleet_of(urls: Sequence[str], settings: ServerSettings, **options: Any) -> Fleet:
+    """The servers of all shards; the arguments are those of `create_router`."""
+    return Fleet(urls, settings.token, settings.timeout, settings.hedge, settings.refresh, options)
 
 
 async def _passed(request: Request, error: Exception) -> Response:

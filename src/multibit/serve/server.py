@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 from multibit.errors import DataError
 from multibit.search.shards import Shard
 from multibit.serve.app import create_app
-from multibit.serve.router import create_router
+from multibit.serve.router import create_router, fleet_of
 from multibit.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -62,10 +63,17 @@ def route(
         urls, settings: as for `create_router`. started: as for `serve`.
 
     Raises:
-        DataError: the address cannot be used; and as `create_router`.
+        DataError: the address cannot be used; and as `create_router`, before it listens.
     """
     settings = settings or ServerSettings()
-    _listen_and_run(create_router(urls, settings), settings, started)
+    app = create_router(urls, settings)
+    asyncio.run(_reach(urls, settings))
+    _listen_and_run(app, settings, started)
+
+
+async def _reach(urls: Sequence[str], settings: ServerSettings) -> None:
+    async with fleet_of(urls, settings).watched():
+        pass
 
 
 def _listen_and_run(app: FastAPI, settings: ServerSettings, started: Callable[[str], object]) -> None:

@@ -8,7 +8,7 @@ import binascii
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import MultibitError
+from multibit.errors import DataError, MultibitError
 from multibit.serve import explain
 from multibit.serve.batching import Batcher
 from multibit.serve.collection import Collection, Entry, Found, Id, Query, Values
@@ -106,20 +106,22 @@ class Service:
 
     async def encode_text(self, text: str) -> Values:
         """The relaxed code of a text; the last ones are remembered."""
-        return (await self.encode_texts([text]))[0]
+        return (await self.encode_texts({"text": text}))[0]
 
-    async def encode_texts(self, texts: Sequence[str]) -> list[Values]:
-        """The relaxed codes of texts."""
-        if not texts:
+    async def encode_texts(self, given: Mapping[str, str]) -> list[Values]:
+        """The relaxed codes of texts, by the fields of the request that have them."""
+        if not given:
             return []
-        self.encoder.require("text")
-        self._require_few("texts", len(texts))
-        for text in texts:
+        with _about(next(iter(given))):
+            self.encoder.require("text")
+        self._require_few("texts", len(given))
+        for field, text in given.items():
             if is_blank(text):
-                raise RefusedError(422, "is empty.", field="text")
+                raise RefusedError(422, "is empty.", field=field)
             if len(text) > self.settings.max_text:
                 problem = f"{len(text):,} characters; at most {self.settings.max_text:,} are read."
-                raise RefusedError(422, problem, field="text")
+                raise RefusedError(422, problem, field=field)
+        texts = list(given.values())
         found = {text: self._texts[text] for text in texts if text in self._texts}
         new = [text for text in dict.fromkeys(texts) if text not in found]
         found.update(zip(new, await self._encoded([("text", text) for text in new]), strict=True))
@@ -130,12 +132,13 @@ class Service:
             self._texts.popitem(last=False)
         return [found[text] for text in texts]
 
-    async def encode_images(self, files: Sequence[bytes]) -> list[Values]:
-        """The relaxed codes of image files."""
-        self._require_few("images", len(files))
-        prepared = [
-            await self._in_thread(self.encoder.prepare, None, content, self.settings.max_pixels) for content in files
-        ]
+    async def encode_images(self, given: Mapping[str, bytes]) -> list[Values]:
+        """The relaxed codes of image files, by the fields of the request that have them."""
+        self._require_few("images", len(given))
+        prepared = []
+        for field, content in given.items():
+            with _about(field):
+                prepared.append(await self._in_thread(self.encoder.prepare, None, content, self.settings.max_pixels))
         return await self._encoded(prepared)
 
     async def _encoded(self, queries: Sequence[Raw]) -> list[Values]:
@@ -155,7 +158,7 @@ class Service:
         else:
             modality = request.modality or OTHER[request.source or "text"]
             if request.vector is not None:
-                values = self._given(request.vector)
+                values = self._given(request.vector, "vector")
             else:
                 values, request = self._coded(str(request.code), request)
         return await self.search_values(values, request, modality)
@@ -205,12 +208,13 @@ class Service:
         others = [hit for hit in found.hits if str(hit.id) != str(name)][: options.k]
         return query, replace(found, hits=others)
 
-    def _given(self, vector: Sequence[float]) -> Values:
+    def _given(self, vector: Sequence[float], field: str) -> Values:
         stored = self.collection.run.model.layout.stored
         if len(vector) != stored:
-            raise RefusedError(422, f"need {stored} numbers, got {len(vector)}.", field="vector")
+            raise RefusedError(422, f"need {stored} numbers, got {len(vector)}.", field=field)
         values = np.clip(np.array(vector, np.float64), -1e30, 1e30).astype(np.float32)
-        Codes.binarize(values[None])  # refuses bits, which have no sign
+        with _about(field):
+            Codes.binarize(values[None])  # refuses bits, which have no sign
         return values
 
     def _coded(self, code: str, request: SearchRequest) -> tuple[Values, SearchRequest]:
@@ -239,14 +243,22 @@ class Service:
         """Add or replace items."""
         self._require_few("items", len(items))
         values: list[dict[Modality, Values]] = [{} for _ in items]
-        texts = {place: item.text for place, item in enumerate(items) if self._reads_text(item)}
-        images = {place: item.image for place, item in enumerate(items) if item.image and item.image_vector is None}
-        files = [decode_base64(content) for content in images.values()]
-        for place, each in zip(texts, await self.encode_texts([str(text) for text in texts.values()]), strict=True):
+        texts = {place: str(item.text) for place, item in enumerate(items) if self._reads_text(item)}
+        images = {
+            place: decode_base64(item.image, f"items.{place}.image")
+            for place, item in enumerate(items)
+            if item.image and item.image_vector is None
+        }
+        read = await self.encode_texts({f"items.{place}.text": text for place, text in texts.items()})
+        seen = await self.encode_images({f"items.{place}.image": content for place, content in images.items()})
+        for place, each in zip(texts, read, strict=True):
             values[place]["text"] = each
-        for place, each in zip(images, await self.encode_images(files), strict=True):
+        for place, each in zip(images, seen, strict=True):
             values[place]["image"] = each
-        entries = [self._entry(item, own) for item, own in zip(items, values, strict=True)]
+        entries = [
+            self._entry(item, own, f"items.{place}")
+            for place, (item, own) in enumerate(zip(items, values, strict=True))
+        ]
         await self._in_thread(self.collection.put, self._writer, entries)
 
     def _reads_text(self, item: NewItem) -> bool:
@@ -255,13 +267,13 @@ class Service:
             return False
         return "text" in self.encoder.encoders or not (item.image or item.image_vector)
 
-    def _entry(self, item: NewItem, values: dict[Modality, Values]) -> Entry:
+    def _entry(self, item: NewItem, values: dict[Modality, Values], field: str) -> Entry:
         for modality in MODALITIES:
             vector = item.text_vector if modality == "text" else item.image_vector
             if vector is not None:
-                values[modality] = self._given(vector)
+                values[modality] = self._given(vector, f"{field}.{modality}_vector")
         fields = dict(item.fields) if item.text is None else {**item.fields, "text": item.text}
-        content = None if item.image is None else decode_base64(item.image)
+        content = None if item.image is None else decode_base64(item.image, f"{field}.image")
         return Entry(item.id, values, content, fields, item.age)
 
     async def delete(self, name: Id) -> None:
@@ -288,15 +300,24 @@ class Service:
         )
 
 
-def decode_base64(text: str) -> bytes:
-    """The bytes of a base64 text.
+@contextlib.contextmanager
+def _about(field: str) -> Iterator[None]:
+    """Errors in data are about this field of the request."""
+    try:
+        yield
+    except DataError as error:
+        raise RefusedError(422, error.problem, field=field, hint=error.hint) from None
+
+
+def decode_base64(text: str, field: str) -> bytes:
+    """The bytes of a base64 text, a field of the request.
 
     Raises:
         RefusedError: not base64.
     """
     with contextlib.suppress(binascii.Error, ValueError):
         return base64.b64decode(text, validate=True)
-    raise RefusedError(422, "not valid base64.", field="image")
+    raise RefusedError(422, "not valid base64.", field=field)
 
 
 def hexadecimal(values: Values) -> str:

@@ -132,6 +132,7 @@ MULTIBIT_FREE = Method(
     defaults=FreeConfig(), learner=Free, labels=False, venue="this project",
     settings={
         "allocation": "single", "scale_weight": 0.0, "binary_weight": 1.0, "within_weight": 1.0,
-        "consistency_weight": 1.0, "neighbours": 20, "teacher_temperature": 0.07, "dropout": 0.3, "input_dropout": 0.5,
+        "consistency_weight": 1.0, "neighbours": 20, "teacher_temperature": 0.07, "averaging": 0.125, "dropout": 0.3,
+        "input_dropout": 0.5,
     },
 )  # fmt: skip

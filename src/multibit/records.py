@@ -45,8 +45,8 @@ class Selection:
 
     Attributes:
         epoch: the best one; that of the longest code for a model for each length. rule: how it was selected.
-        validation_mean_mAP: its score. validation_recall: that of a method without labels: recall at 10 of the own
-            counterpart. by_length: length -> best epoch, for a model for each length.
+        validation_mean_mAP: its score. validation_recall: that of a method without labels: mean recall at 1, 5 and 10
+            of the own counterpart. by_length: length -> best epoch, for a model for each length.
     """
 
     epoch: Count

@@ -66,10 +66,14 @@ class Distinct(Letters):
 
 
 def cli(*arguments):
-    """The program in this process, as its script runs it: exit code, standard output, standard error."""
+    """The program in this process, as its script runs it: exit code, standard output, standard error.
+
+    A model for each length is trained in this process too: others take seconds to start, which `test_lengths.py` tests.
+    """
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["multibit", *_last_settings(list(map(str, arguments)))]),
+        mock.patch("multibit.hashing.train._train_ahead"),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

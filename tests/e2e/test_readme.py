@@ -76,7 +76,8 @@ def test_the_full_check_of_the_readme_is_that_of_the_script():
 
 
 def test_the_gate_is_the_install_line_and_the_check_of_the_readme():
-    gate = work_of((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    script = work_of((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    gate = [words for words in script if words[0] != "export"]
     assert gate in [work_of(block.text) for block in blocks(README, "sh")]
 
 

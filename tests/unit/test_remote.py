@@ -426,6 +426,8 @@ def test_a_shard_of_a_cluster_that_is_down(cluster):
     assert [lost.file for lost in result.lost] == [f"{here.address.shown}, shard 2"]
     with pytest.raises(UnavailableError):
         partial.upsert([f"other {row}" for row in range(20)], codes_of(20))
+    here._run("DROP TABLE half_image_local")  # the first shard answers, but has lost its table
+    assert partial.store._down() == [f"{here.address.shown}, shard {number}" for number in (1, 2)]
 
 
 def test_the_statements_of_a_cluster_are_parsed(clickhouse):
@@ -438,7 +440,7 @@ def test_the_statements_of_a_cluster_are_parsed(clickhouse):
     ]  # fmt: skip
     client = ClickHouseStore(*read_url(clickhouse.url()), "image")._connected()
     for statement in statements:
-        assert client.command(f"EXPLAIN AST {statement}")
+        assert client.command(f"EXPLAIN AST {statement}", {"database": "photos"})
     assert sum("ON CLUSTER 'photos'" in each for each in statements) == 8
     with pytest.raises(Exception, match=r"[Ss]yntax"):
         client.command(f"EXPLAIN AST {statements[0].replace('ENGINE', 'ENGIN')}")

@@ -318,7 +318,8 @@ class ClickHouseStore:
         """Shards of the cluster that do not answer, where a search goes on without them."""
         if not self.partial:
             return []
-        every, reached = (self._arrow(each).column("shard").to_pylist() for each in self.tables.shards())
+        values = {"database": self.address.database or "default"}
+        every, reached = (self._arrow(each, values).column("shard").to_pylist() for each in self.tables.shards())
         return [f"{self.address.shown}, shard {each}" for each in sorted(set(every) - set(reached))]
 
     def _nearest(self, facts: Facts, asked: Asked) -> Any:

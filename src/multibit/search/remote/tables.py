@@ -84,8 +84,12 @@ class Tables:
         return f"OPTIMIZE TABLE {self.local}{self._everywhere} FINAL"
 
     def shards(self) -> tuple[str, str]:
-        """All shards of the cluster, and those that answer."""
+        """All shards of the cluster, and those that answer and have the table: parameter `database`.
+
+        A search that goes on without a shard does so too where a shard has lost its table.
+        """
         return (
             f"SELECT DISTINCT shard_num AS shard FROM system.clusters WHERE cluster = '{self.cluster}'",
-            f"SELECT DISTINCT shardNum() AS shard FROM cluster('{self.cluster}', system.one)",
+            f"SELECT DISTINCT shardNum() AS shard FROM cluster('{self.cluster}', system.tables) "
+            f"WHERE database = {{database:String}} AND name = '{self.local}'",
         )

@@ -15,7 +15,7 @@ from multibit.hashing.learner import Batch
 from multibit.hashing.loop import fit
 from multibit.hashing.methods import METHODS
 from multibit.hashing.methods.free import Free
-from multibit.hashing.methods.multibit import MultiBit, dropout_bound, mixing_of
+from multibit.hashing.methods.multibit import MultiBit, dropout_bound, mixed_pairs
 from multibit.hashing.mixing import Mix
 
 MIXED = dataclasses.replace(SMALL, mixing=0.4)
@@ -88,19 +88,20 @@ def test_opposite_parts_leave_a_score_of_zero():
 
 
 def test_a_batch_of_one_is_mixed_with_itself():
-    batch, mix = some_batch(1), Mix.draw(1, 0.4, torch.device("cpu"))
+    batch, mix = some_batch(1), Mix.draw(1, 0.4, 1.0, torch.device("cpu"))
     np.testing.assert_allclose(directions(mix.batch(batch).image.numpy()), directions(batch.image.numpy()), atol=1e-6)
     torch.testing.assert_close(mix.scores(torch.tensor([[[0.7]]])), torch.tensor([[[0.7]]]))
 
 
+@pytest.mark.parametrize("largest", [1.0, 0.3])
 @pytest.mark.parametrize("strength", [0.01, 0.4, 0.9])
-def test_shares_have_the_distribution_of_the_strength(strength):
+def test_shares_have_the_distribution_of_the_strength(strength, largest):
     torch.manual_seed(0)
-    mix = Mix.draw(20_000, strength, torch.device("cpu"))
+    mix = Mix.draw(20_000, strength, largest, torch.device("cpu"))
     assert sorted(mix.partners.tolist()) == list(range(20_000))
-    assert ((mix.shares >= 0) & (mix.shares <= 1)).all()
-    assert mix.shares.mean() == pytest.approx(0.5, abs=0.02)
-    assert mix.shares.var() == pytest.approx(1 / (4 * (2 * strength + 1)), rel=0.03)
+    assert ((mix.shares >= 0) & (mix.shares <= largest)).all()
+    assert mix.shares.mean() == pytest.approx(largest / 2, abs=0.02)
+    assert mix.shares.var() == pytest.approx(largest**2 / (4 * (2 * strength + 1)), rel=0.03)
 
 
 # ---- in training ----------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def test_codes_of_mixed_pairs_follow_mixed_scores(settings, monkeypatch):
     with pytest.raises(Recorded):
         learner.step(batch, [])
     torch.manual_seed(3)
-    mix = Mix.draw(8, learner.mixing, rows.device)
+    mix = learner.draw_mix(rows)
     image, text, teacher, related = seen[0]
     torch.testing.assert_close(image, learner.model(mix.batch(batch).image, "image"))
     torch.testing.assert_close(text, learner.model(mix.batch(batch).text, "text"))
@@ -151,7 +152,7 @@ def test_without_mixing_nothing_is_drawn_and_with_it_each_step_draws(method, mon
         calls.clear()
         config = base.override({"mixing": mixing})
         fit(method(pairs, config), pairs, config, None)
-        assert [items for items, _, _ in calls] == expected
+        assert [given[0] for given in calls] == expected
 
 
 def test_the_seed_determines_the_mixing():
@@ -185,11 +186,13 @@ def test_pairs_are_mixed_less_where_few_values_carry_a_row_of_either_side():
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(60, 400)).astype(np.float32)
     topics = rng.dirichlet(np.full(10, 0.1), 60).astype(np.float32)
-    for image, text in ((dense, topics), (topics, dense)):
+    largest = dropout_bound(topics) / 0.4
+    assert largest < 0.1
+    for image, text, expected in ((dense, topics, largest), (topics, dense, largest), (dense, dense, 1.0)):
         pairs = Pairs(image, text, np.arange(61), np.ones((60, 1), np.uint8))
-        assert mixing_of(pairs, MIXED) == dropout_bound(topics) < 0.05
-        assert mixing_of(pairs, SMALL) == 0
-    assert mixing_of(Pairs(dense, dense, np.arange(61), np.ones((60, 1), np.uint8)), MIXED) == 0.4
+        shares = mixed_pairs(pairs, MIXED)(torch.arange(5000)).shares
+        assert 0.99 * expected < shares.max() <= expected
+        assert mixed_pairs(pairs, SMALL) is None
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("inf")])

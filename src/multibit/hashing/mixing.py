@@ -35,13 +35,13 @@ class Mix(NamedTuple):
     shares: Tensor
 
     @classmethod
-    def draw(cls, items: int, strength: float, device: torch.device) -> Self:
-        """Partners at random, and shares from Beta(strength, strength): near 0 or 1 mostly, the more the smaller it is.
+    def draw(cls, items: int, strength: float, largest: float, device: torch.device) -> Self:
+        """Partners at random, and shares from Beta(strength, strength): the smaller it is, the nearer to 0 or 1.
 
         Args:
-            items: of the batch. strength: > 0.
+            items: of the batch. strength: > 0. largest: in [0, 1], times which the shares are taken.
         """
-        shares = torch.distributions.Beta(strength, strength).sample(torch.Size([items]))
+        shares = torch.distributions.Beta(strength, strength).sample(torch.Size([items])) * largest
         return cls(torch.randperm(items).to(device), shares.to(device))
 
     def batch(self, batch: Batch) -> Batch:

@@ -96,8 +96,9 @@ class Objective(nn.Module):
             related: (b, b) 1 where two items share a label; needed only by the standard objective.
         """
         follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
-        compared = image.new_zeros(0) if not self.segments else _similarities(image, text, self.segments)
-        losses = follow(compared, teacher) if self.segments else compared  # (P,)
+        losses = image.new_zeros(0)  # (P,)
+        if self.segments:
+            losses = follow(_similarities(image, text, self.segments), teacher)
         extras = self._extra_terms(image, text, teacher, related)
         total = self._weigh(losses)
         for name, loss in extras.items():

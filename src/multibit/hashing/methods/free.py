@@ -19,8 +19,7 @@ from multibit.hashing.learner import Batch, Descent, Learner
 from multibit.hashing.linear_codes import solver_features
 from multibit.hashing.methods.base import Method
 from multibit.hashing.methods.cca import CcaSettings, canonical_variates
-from multibit.hashing.methods.multibit import batch_codes, mixing_of, new_model, temperature_descent
-from multibit.hashing.mixing import Mix
+from multibit.hashing.methods.multibit import batch_codes, mixed_pairs, new_model, temperature_descent
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
 
@@ -58,7 +57,8 @@ class Free(Learner):
 
     def __init__(self, training: Pairs, settings: FreeConfig) -> None:
         super().__init__(training, settings)
-        self.settings, self.averaging, self.mixing = settings, settings.averaging, mixing_of(training, settings)
+        self.settings, self.averaging = settings, settings.averaging
+        self.draw_mix = mixed_pairs(training, settings)
         self.model = new_model(training, (settings.code_bits,), settings)
         self.objective = Objective(settings, self.model.blocks, (1.0,))
         self.parts = self.objective.names
@@ -72,8 +72,8 @@ class Free(Learner):
         """Rank the batch by every prefix, and follow the teacher."""
         content, own = self.content[batch.rows], self.settings.own_weight
         teacher = (1 - own) * content @ content.T + own * torch.eye(len(content), device=content.device)
-        if self.mixing:
-            mix = Mix.draw(len(content), self.mixing, content.device)
+        if self.draw_mix:
+            mix = self.draw_mix(batch.rows)
             batch, teacher = mix.batch(batch), mix.scores(teacher)
         parts = self.objective(*batch_codes(self.model, batch, self.settings.precision), teacher[None])
         descents[0].step(parts.total)

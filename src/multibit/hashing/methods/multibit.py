@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class MultiBit(Learner):
         if own_scales and not teacher.has_scales:
             settings = settings.override({"scale_weight": 0.0})
         self.settings, self.averaging = settings, settings.averaging
-        self.mixing = mixing_of(training, settings)
+        self.draw_mix = mixed_pairs(training, settings)
         self.model = build_model(training, teacher, settings)
         content = content_rows(training.mean_text) if settings.content_weight else None
         self.targets = build_targets(teacher, training.labels, own_scales, content, settings.content_weight)
@@ -78,8 +78,8 @@ class MultiBit(Learner):
         """Rank the batch by every prefix and every block, and follow the teacher."""
         teacher = self.targets(batch.rows)  # (1+M, b, b)
         related = shared_labels(batch.labels) if self.settings.standard_weight else None  # (b, b)
-        if self.mixing:
-            mix = Mix.draw(len(batch.rows), self.mixing, teacher.device)
+        if self.draw_mix:
+            mix = self.draw_mix(batch.rows)
             batch, teacher = mix.batch(batch), mix.scores(teacher)
             related = None if related is None else mix.means(related)
         h_image, h_text = batch_codes(self.model, batch, self.settings.precision)
@@ -138,9 +138,17 @@ def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> Has
     return model
 
 
-def mixing_of(training: Pairs, settings: Config) -> float:
-    """The mixing of the settings, bounded as dropout is; both modalities of a pair are mixed alike."""
-    return min(settings.mixing, *(dropout_bound(training.features(modality)) for modality in MODALITIES))
+def mixed_pairs(training: Pairs, settings: Config) -> Callable[[Tensor], Mix] | None:
+    """What draws a mix for the rows of a batch; None without mixing.
+
+    Where a few values carry a row of either modality, so that `dropout_bound` is below `mixing`, shares are smaller in
+    proportion: a part of another topic vector can say as much as the own one.
+    """
+    if not settings.mixing:
+        return None
+    bound = min(dropout_bound(training.features(modality)) for modality in MODALITIES)
+    largest = min(1.0, bound / settings.mixing)
+    return lambda rows: Mix.draw(len(rows), settings.mixing, largest, rows.device)
 
 
 def dropout_bound(features: NDArray[np.float32]) -> float:

@@ -176,7 +176,9 @@ class ClickHouseStore:
             problem = f"{self.address.shown}: no answer within {self.address.timeout:g} seconds."
             return UnavailableError(problem, hint="Raise it in the URL, such as ?timeout=300.")
         if code in UNREACHABLE or (not code and "DB::Exception" not in shown):
-            hint = "Check the address, and that all servers are running."
+            shard = code and self.tables.cluster and not self.partial
+            hint = ("Start all shards, or ask for partial answers: ?partial=1." if shard
+                    else "Check the address, and that all servers are running.")  # fmt: skip
             return UnavailableError(f"{self.address.shown}: cannot be reached ({shown}).", hint=hint)
         if code in MISSING:
             hint = "Load one with: multibit index RUN --to URL"

@@ -293,9 +293,10 @@ def own_memory() -> int:
 
 def run_verb(path: Path, name: str) -> None:
     """Print seconds and the most memory that a verb takes beyond that of the opened index."""
-    index, done, peak = Index.open(path), threading.Event(), 0
+    index, done = Index.open(path), threading.Event()
     index.search(Codes.from_bytes(np.zeros((1, BITS // 8), np.uint8)), 1)  # loads what is loaded late
-    before, start = own_memory(), time.perf_counter()
+    before = peak = own_memory()
+    start = time.perf_counter()
 
     def watch() -> None:
         nonlocal peak

@@ -259,6 +259,47 @@ def test_a_missing_shard_is_an_error_that_names_it_or_a_marked_answer(pictured, 
         assert router.get("/v1/info").status_code == 503
 
 
+def test_a_batch_that_a_shard_misses_says_how_many_items_were_written_and_is_completed_by_sending_it_again(
+    pictured, indices
+):
+    folder = shutil.copytree(indices, pictured.folder / f"{indices.name} batch")
+    alone = shutil.copytree(indices, pictured.folder / f"{indices.name} alone")
+    items = [{"id": f"new {number}", "text": f"text {number % 4}"} for number in range(12)]
+    last = sum(Shard(COUNT, COUNT).holds(item["id"]) for item in items)
+    assert 0 < last < len(items)
+    search = {"text": "text 1", "modality": "text", "k": 100}
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as killed:
+        urls = [(stack if n < COUNT else killed).enter_context(served(pictured, folder, Shard(n, COUNT), writable=True))
+                for n in range(1, COUNT + 1)]  # fmt: skip
+        router = stack.enter_context(router_of(urls, writable=True))
+        await_ready(router)
+        killed.close()
+        answer = router.put("/v1/items", json={"items": items})
+        assert answer.status_code == 503
+        assert f"{COUNT}/{COUNT}" in answer.json()["detail"]
+        assert f"{len(items) - last} of {len(items)} items" in answer.json()["detail"]
+        port = int(urls[-1].rpartition(":")[2])
+        stack.enter_context(served(pictured, folder, Shard(COUNT, COUNT), port, writable=True))
+        await_ready(router)
+        assert router.put("/v1/items", json={"items": items}).json()["written"] == len(items)
+        whole = stack.enter_context(client_of(pictured, alone, writable=True))
+        assert await_ready(whole).put("/v1/items", json={"items": items}).status_code == 200
+        same(router.post("/v1/search", json=search), whole.post("/v1/search", json=search))
+
+
+def test_a_batch_that_a_shard_refuses_says_how_many_items_were_written(writable):
+    _, router = writable
+    named = {number: next(f"n{n}" for n in range(99) if Shard(number, COUNT).holds(f"n{n}")) for number in (1, COUNT)}
+    wrong = {"id": named[COUNT], "text": "text 1", "fields": {"labels": {"not": "a list"}}}
+    answer = router.put("/v1/items", json={"items": [{"id": named[1], "text": "text 1"}, wrong]})
+    assert (answer.status_code, answer.json()["field"]) == (422, "fields")
+    assert "1 of 2 items" in answer.json()["detail"]
+    assert router.get(f"/v1/items/{named[1]}").status_code == 200
+    answer = router.put("/v1/items", json={"items": [wrong]})
+    assert answer.status_code == 422
+    assert "items were written" not in answer.json()["detail"]
+
+
 def test_a_slow_shard_is_asked_again_elsewhere(pictured, indices, three, monkeypatch):
     """Two servers of shard 1, one of which hangs."""
     with socket.create_server(("127.0.0.1", 0)) as silent, router_of([*three, three[0]], hedge=0.05) as router:

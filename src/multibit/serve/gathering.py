@@ -26,15 +26,8 @@ from multibit.serve.settings import ServerSettings
 Id = str | int
 Answer = dict[str, Any]
 OTHER: dict[Modality, Modality] = {"image": "text", "text": "image"}
-OPTIONS = (
-    "bits",
-    "k",
-    "where",
-    "relaxed",
-    "max_distance",
-    "fields",
-    "ef_search",
-)  # of a search, as they are sent to each shard
+# Options of a search, as they are sent to each shard
+OPTIONS = ("bits", "k", "where", "relaxed", "max_distance", "fields", "ef_search")
 
 
 class PassedError(Exception):
@@ -198,13 +191,14 @@ class Gathering:
                 places[self.owner(item.id)].append(place)
             written = 0
             for number, part in sorted(parts.items()):
+                done = f"{written} of {len(items)} items were written."
                 try:
                     await self.ask(number, "PUT", "/v1/items", hedged=False, json={"items": part})
                 except MissingShardError as error:
-                    problem = f"{error.problem} {written} of {len(items)} items were written."
-                    raise RefusedError(503, problem, hint="Send all of them again.") from None
+                    raise RefusedError(503, f"{error.problem} {done}", hint="Send all of them again.") from None
                 except PassedError as error:
-                    raise _refused(error, partial(_placed, places=places[number])) from None
+                    placed = partial(_placed, places=places[number])
+                    raise _refused(error, placed, f"{done} Send all of them again." if written else "") from None
                 written += len(part)
             await self.fleet.look(*(each for number in parts for each in self.fleet.of(number)))
         return {"written": written, "items": self.sizes}
@@ -347,12 +341,13 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _refused(error: PassedError, renamed: Callable[[str], str]) -> Exception:
-    """A refusal of a shard with the field as the client sent it; others go to the client as they are."""
-    if error.response.status_code != 422:
+def _refused(error: PassedError, renamed: Callable[[str], str], done: str = "") -> Exception:
+    """A refusal of a shard with the field as the client sent it, and what other shards did; else as it is."""
+    if error.response.status_code != 422 and not done:
         return error
     problem = _decoded(error.response)
-    return RefusedError(422, str(problem["detail"]), field=renamed(str(problem["field"])))
+    detail = f"{problem['detail']} {done}".rstrip()
+    return RefusedError(error.response.status_code, detail, field=renamed(str(problem["field"])))
 
 
 def _placed(field: str, places: Sequence[int]) -> str:

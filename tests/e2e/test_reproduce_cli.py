@@ -11,7 +11,8 @@ import pytest
 
 from commands import TINY, Words, assert_golden, assert_names, cli, done, refused, settings
 from conftest import plant
-from multibit import METHODS, MissingExtraError, Run, evaluate_run, measurement, open_features
+from multibit import METHODS, ConfigError, MissingExtraError, Run, evaluate_run, measurement, open_features
+from multibit.machine import processors
 from multibit.paper.figures import FIGURES
 from multibit.paper.tables import TABLES
 from multibit.relation import TEACHERS
@@ -78,6 +79,18 @@ def test_a_method_with_a_code_for_each_length_is_served_from_one_run_folder(name
     for bits in (5, 8, 12, 16):
         assert len(done("search", run, "text 3", "--as", "text", "--bits", bits, "-k", 3, "--json").splitlines()) == 3
     assert_names(refused("search", run, "text 3", "--as", "text", "--bits", 17), "--bits", 16, 17)
+
+
+def test_a_command_trains_a_model_for_each_length_on_all_processors(made, tmp_path, monkeypatch):
+    given = {}
+
+    def create(*_, **named):
+        given.update(named)
+        raise ConfigError("not trained.")
+
+    monkeypatch.setattr(Run, "create", create)
+    refused("train", made / "ready.npz", "--out", tmp_path / "run", "--method", "separate", *TINY)
+    assert given["workers"] == processors()
 
 
 def test_a_single_setting_overrides_the_method(planted_npz, tmp_path):

@@ -36,7 +36,7 @@ for library in ("onnx", "onnxscript", "onnxruntime", "efficientnet_lite_pytorch"
     pytest.importorskip(library, reason=f"{library} is not installed: pip install multibit[offline]")
 
 TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond", "a b " * 300]
-CLOSE = 1e-5
+CLOSE = 3e-5  # rounding of float32 differs between runtimes and processors: 1.1e-5 was seen
 pytestmark = pytest.mark.slow
 
 
@@ -293,38 +293,42 @@ def test_a_text_search_loads_neither_torch_nor_arrow_nor_numba(run):
 
 
 WITHOUT = """
-import sys
+import json, sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript", "efficientnet_lite_pytorch"):
     sys.modules[name] = None
 from multibit.cli import main
-sys.argv = ["multibit", *sys.argv[1:]]
-main()
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["multibit", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code:
+            print(*words[:2], "exits with", stop.code, file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "good"),
-    [
-        (["search", "{run}", "a red flower", "--relaxed"], True),
-        (["search", "{run}", "{image}"], True),
-        (["index", "{run}", "--out", "{folder}/index"], True),
-        (["encode", "{run}", "--out", "{folder}/codes.npz"], True),
-        (["info", "{run}"], True),
-        (["info", "{model}"], True),
-        (["index", "{model}", "{run}/../features", "--out", "{folder}/index"], True),
-        (["encode", "{model}", "{run}/../features", "--out", "{folder}/codes.npz"], True),
-        (["duplicates", "{model}", "{run}/../features", "--radius", "1", "--out", "{folder}/pairs.parquet"], True),
-        (["train", "{run}/../features", "--out", "{folder}/run"], False),
-    ],
-    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
-)
-def test_only_training_needs_torch(run, exported, tmp_path, arguments, good):
-    places = {"run": run, "model": exported, "image": load_sample().images[0], "folder": tmp_path}
-    words = [word.format(**places) for word in arguments]
-    result = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True)
-    assert (result.returncode == 0) is good, result.stderr
-    assert "Traceback" not in result.stderr
-    assert good or "multibit[train]" in result.stderr
+def test_only_training_needs_torch(run, exported, tmp_path):
+    features = run.parent / "features"
+    commands = [
+        ["search", run, "a red flower", "--relaxed"],
+        ["search", run, load_sample().images[0]],
+        ["index", run, "--out", tmp_path / "index"],
+        ["encode", run, "--out", tmp_path / "codes.npz"],
+        ["info", run],
+        ["info", exported],
+        ["index", exported, features, "--out", tmp_path / "exported"],
+        ["encode", exported, features, "--out", tmp_path / "exported.npz"],
+        ["duplicates", exported, features, "--radius", "1", "--out", tmp_path / "pairs.parquet"],
+        ["train", features, "--out", tmp_path / "run"],
+    ]
+    given = json.dumps([list(map(str, words)) for words in commands])
+    result = subprocess.run([sys.executable, "-c", WITHOUT, given], capture_output=True, text=True)
+    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+    exits = [line for line in result.stderr.splitlines() if " exits with " in line]
+    assert exits == [f"train {features} exits with 1"], result.stderr
+    assert "multibit[train]" in result.stderr
+    made = {"index", "codes.npz", "exported", "exported.npz", "pairs.parquet", "pairs.html"}
+    assert {path.name for path in tmp_path.iterdir()} == made
 
 
 def test_a_portable_model_is_described_and_refused_by_name(run, exported, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from multibit.codes import lists
 from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.search.engines import ENGINES, Capabilities
 
-ITEMS = [1, 63, 64, 65, 127, 128, 129, pytest.param(10_000, marks=pytest.mark.slow)]
+ITEMS = [1, 63, 64, 65, 127, 128, 129]
 LENGTHS = [1, 7, 8, 16, 17, 63, 64, 65, 128, 256]
+SIZES = [*itertools.product(ITEMS, LENGTHS), (10_000, 8), (10_000, 17), (10_000, 64), (10_000, 256)]
 METHODS = {name: name for name in ENGINES} | {
     "lists, always used": "lists",
     "lists, queries given up": "lists",
@@ -33,10 +35,9 @@ def variant(request, monkeypatch):
     """Each engine; where the variant says so, small collections too are put in lists."""
     name = METHODS[request.param]
     if name == "faiss":
-        faiss = pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
-        before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(1)  # its threads spin, which is slow where processors are shared
-        request.addfinalizer(lambda: faiss.omp_set_num_threads(before))
+        pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
+        # its threads spin, which is slow where processors are shared
+        monkeypatch.setattr("multibit.search.engines.faiss.processors", lambda: 1)
     if request.param != name:
         monkeypatch.setattr(lists, "SMALLEST", 1)
         monkeypatch.setattr(lists, "WORTHWHILE", 0.01 if "given up" in request.param else 1.0)
@@ -109,8 +110,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("items", ITEMS)
+@pytest.mark.parametrize(("items", "length"), SIZES)
 def test_answers_are_those_of_a_stable_sort_by_distance(engine, items, length):
     for kind, make in DATA.items():
         database = make(items, length)

@@ -122,14 +122,14 @@ class Part:
         """Number of rows that are not removed."""
         return len(self.segment) - (0 if self.removed is None else int(np.count_nonzero(self.removed)))
 
-    @property
-    def rows(self) -> Rows:
-        """The rows that are not removed."""
-        return np.arange(len(self.segment)) if self.removed is None else self._kept
+    def at(self, items: Rows) -> Rows:
+        """Numbers of items that there are -> their rows."""
+        return items if self.removed is None else self.rows[items]
 
     @cached_property
-    def _kept(self) -> Rows:
-        return np.flatnonzero(~self.removed)  # type: ignore[operator]  # only where rows are removed
+    def rows(self) -> Rows:
+        """The rows that are not removed; long where none is, so see `at`."""
+        return np.arange(len(self.segment)) if self.removed is None else np.flatnonzero(~self.removed)
 
     @cached_property
     def alive(self) -> Mask | None:
@@ -271,7 +271,7 @@ class Version:
         rows = np.empty(len(items), np.int64)
         for number in np.unique(home).tolist():
             here = home == number
-            rows[here] = self.parts[number].rows[items[here] - starts[number]] + self.starts[number]
+            rows[here] = self.parts[number].at(items[here] - starts[number]) + self.starts[number]
         return rows
 
     def by_part(self, rows: Rows) -> list[tuple[Part, Rows, Rows]]:
@@ -295,8 +295,7 @@ class Version:
         """The items in order from number `start` on, in blocks of at most `size` items: all of them may be too many."""
         for part in self.parts:
             for first in range(start, part.live, size):
-                rows = np.arange(first, min(first + size, part.live))
-                yield part.segment.take(rows if part.removed is None else part.rows[rows])
+                yield part.segment.take(part.at(np.arange(first, min(first + size, part.live))))
             start = max(0, start - part.live)
 
     def metadata_of(self, rows: Rows, names: Sequence[str]) -> dict[str, Any]:

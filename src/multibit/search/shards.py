@@ -145,7 +145,7 @@ def last_age(index: Index) -> int:
     if not len(index):
         return -1
     last = index._version.parts[-1]
-    return int(last.segment.metadata.rows(last.rows[-1:], [AGE])[0].get(AGE, -1))
+    return int(last.segment.metadata.rows(last.at(np.array([last.live - 1])), [AGE])[0].get(AGE, -1))
 
 
 def reshard(

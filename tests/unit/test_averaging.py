@@ -13,7 +13,7 @@ from multibit import Config
 from multibit.errors import ConfigError
 from multibit.hashing.averaging import follow, kept_weights, replaced
 from multibit.hashing.loop import fit
-from multibit.hashing.methods.multibit import MultiBit
+from multibit.hashing.methods.multibit import MultiBit, temperature_descent
 
 AVERAGED = dataclasses.replace(SMALL, averaging=0.4, item_weight=0.3, binary_weight=1.0)
 
@@ -87,8 +87,20 @@ def test_the_learning_rate_is_constant_with_averaging_and_falls_without():
         [row["learning_rate"] for row in trained(config)[1].history]
         for config in (AVERAGED, dataclasses.replace(AVERAGED, averaging=0.0))
     ]
-    assert set(rates[0]) == {AVERAGED.learning_rate}
+    assert rates[0] == [AVERAGED.learning_rate / 2, *[AVERAGED.learning_rate] * 4]  # one of 15 steps of warm-up
     assert rates[1] == sorted(rates[1], reverse=True) and rates[1][-1] < AVERAGED.learning_rate / 2
+
+
+@pytest.mark.parametrize(("steps", "rising"), [(9, 0), (100, 10), (10_000, 50)])
+def test_a_constant_rate_is_reached_by_a_short_rise(steps, rising):
+    weight = torch.nn.Parameter(torch.ones(1))
+    descent = temperature_descent([weight], [], AVERAGED, steps)
+    rates = []
+    for _ in range(rising + 3):
+        rates.append(descent.rate / AVERAGED.learning_rate)
+        descent.step(weight.sum())
+    assert rates == pytest.approx([min(1, (step + 1) / (rising + 1)) for step in range(rising + 3)])
+    assert rates[rising:] == [1, 1, 1]
 
 
 def test_without_averaging_nothing_is_averaged():

@@ -88,10 +88,12 @@ def bert_descent(
     return Descent(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps, warmup)), clip)
 
 
-def constant_descent(optimizer: torch.optim.Optimizer, clip: float | None = None) -> Descent:
+def constant_descent(optimizer: torch.optim.Optimizer, clip: float | None = None, warmup: int = 0) -> Descent:
     """An optimiser whose rates stay as they are.
 
     Args:
         clip: largest norm of the gradient of all its parameters together; None without a limit.
+        warmup: first steps, in which the rates rise linearly.
     """
-    return Descent(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0), clip)
+    factor = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (warmup + 1)))
+    return Descent(optimizer, factor, clip)

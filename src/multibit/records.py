@@ -132,12 +132,21 @@ def is_run(folder: Path) -> bool:
     return (folder / RECORD).exists() or any(any(folder.glob(each)) for each in STATE_FILES)
 
 
+MAKE, STORE = "Make a run with: multibit train FEATURES --out RUN", "store.json"
+
+
 def require_finished(folder: Path) -> None:
-    """Refuse a run whose training was interrupted.
+    """Refuse what is no run, and a run whose training was interrupted.
 
     Raises:
-        FormatError: it is not finished.
+        FormatError: no such folder, a file, a feature store, or it is not finished.
     """
+    if not folder.is_dir():
+        raise FormatError(
+            "is a file, not a run folder." if folder.exists() else "no such run folder.", file=folder, hint=MAKE
+        )
+    if (folder / STORE).exists() and not is_run(folder):
+        raise FormatError("is a feature store, not a run folder.", file=folder, hint=MAKE)
     if is_run(folder) and not (folder / RECORD).exists():
         raise FormatError(
             "the training is not finished.", file=folder, hint="Train again with the same settings to resume it."

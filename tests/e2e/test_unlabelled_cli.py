@@ -81,6 +81,14 @@ def test_codes_without_label_keys_have_the_numbers_of_their_run(folder, tmp_path
     assert "compared with other runs in R@10" in said and "+0.00" in said
 
 
+def test_codes_that_a_run_without_labels_writes_are_read(folder, tmp_path):
+    done("encode", folder / "run1", "--out", tmp_path / "own.mat")
+    done("evaluate", tmp_path / "own.mat", "--lengths=8,16", "--no-report", "--out", tmp_path / "own.json")
+    done("evaluate", folder / "run1", "--no-report", "--out", tmp_path / "run.json")
+    (mine,), (theirs,) = (load_evaluations(tmp_path / f"{name}.json") for name in ("own", "run"))
+    np.testing.assert_array_equal(mine.of("R@10", "t2i", 16), theirs.of("R@10", "t2i", 16))
+
+
 def test_codes_without_labels_are_compared_with_a_labelled_run_in_recall(folder, tmp_path):
     np.savez(tmp_path / "labelled.npz", **plant(120))
     done("train", tmp_path / "labelled.npz", "--out", tmp_path / "run", *SMALL)

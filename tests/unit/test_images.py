@@ -240,7 +240,7 @@ def jpeg_bytes() -> bytes:
     ("content", "found"),
     [
         (None, "no such image"),
-        (b"", "known format"),
+        (b"", "empty"),
         (b"not an image at all\n", "known format"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "known format"),
         (jpeg_bytes()[:-200], "truncated"),

@@ -453,3 +453,12 @@ def test_a_corrupt_history_is_refused(line, copy):
     with pytest.raises(FormatError) as caught:
         read_history(run)
     assert caught.value.file == path
+
+
+def test_what_is_no_run_folder_is_named(store, tmp_path):
+    store.save(tmp_path / "features")
+    (tmp_path / "items.csv").write_text("id,text\n")
+    for name, said in (("features", "feature store"), ("items.csv", "a file"), ("nothing", "no such")):
+        with pytest.raises(FormatError) as caught:
+            Run.load(tmp_path / name)
+        assert caught.value.file == tmp_path / name and said in caught.value.problem and "train" in caught.value.hint

@@ -45,6 +45,8 @@ def open_image(path: Path) -> Image.Image:
     """
     if os.path.exists(path):  # noqa: PTH110 - `Path.exists` raises for a name that is too long
         require_regular(path)
+        if not path.stat().st_size:
+            raise DataError("is empty.", file=path)
     try:
         return decode_image(path, max_pixels=MAX_PIXELS)
     except DataError as error:

@@ -398,7 +398,7 @@ def _from_values(path: Path, codes: Arrays) -> tuple[dict[str, Codes], list[str]
 
 def _labels(path: Path, arrays: Arrays, counts: tuple[int, int], shapes: str) -> tuple[Labels, Labels, list[str]]:
     """Multi-hot labels of queries and database, (n, 0) where there are none, and notes on how they were read."""
-    if not set(LABEL_KEYS) & set(arrays):
+    if all(arrays[key].shape[1:] == (0,) for key in LABEL_KEYS if key in arrays):
         return np.zeros((counts[0], 0), np.uint8), np.zeros((counts[1], 0), np.uint8), []
     found = []
     for key, rows in zip(LABEL_KEYS, counts, strict=True):

@@ -36,13 +36,14 @@ from common import BITS, KINDS, processor, random_codes
 
 from multibit import Codes, Index
 from multibit.codes import kernels
-from multibit.codes.distance import nearest
+from multibit.codes.distance import hamming_distances, nearest
 from multibit.codes.vectors import ones
 from multibit.search.building import create_index
 from multibit.search.duplicates import find_duplicates
 from multibit.search.exchange import export_index
 from multibit.search.remote import load as load_remote
 from multibit.search.remote.loading import IndexSource
+from multibit.search.segments import LARGEST
 from multibit.search.shards import reshard
 
 BLOCK = 1_000_000  # items that are made at a time
@@ -77,10 +78,10 @@ def measured(work: Callable[[], object], rounds: int = ROUNDS) -> Measured:
 # The index
 
 
-def blocks(kind: str, items: int) -> Iterator[tuple[list[str], Codes, pyarrow.Table]]:
+def blocks(kind: str, items: int, size: int) -> Iterator[tuple[list[str], Codes, pyarrow.Table]]:
     """Ids, codes and metadata (a year and a list of labels) of all items."""
-    for start in range(0, items, BLOCK):
-        count = min(BLOCK, items - start)
+    for start in range(0, items, size):
+        count = min(size, items - start)
         rng = np.random.default_rng(start)
         labels = pyarrow.LargeListArray.from_arrays(np.arange(count + 1), LABELS[rng.integers(len(LABELS), size=count)])
         table = pyarrow.table({"year": rng.integers(1850, 2026, count), "labels": labels})
@@ -91,17 +92,19 @@ def blocks(kind: str, items: int) -> Iterator[tuple[list[str], Codes, pyarrow.Ta
         )
 
 
-def build(path: Path, kind: str, items: int) -> None:
+def build(path: Path, kind: str, items: int, segment: int) -> None:
     """Write the index; called in a process of its own, so that its memory can be told."""
-    with create_index(path, modality="image") as builder:
-        for ids, codes, metadata in blocks(kind, items):
+    with create_index(path, modality="image", size=segment) as builder:
+        for ids, codes, metadata in blocks(kind, items, min(BLOCK, segment)):
             builder.add(pyarrow.array(ids), codes, metadata)
 
 
-def report_build(path: Path, kind: str, items: int) -> None:
+def report_build(path: Path, kind: str, items: int, segment: int) -> None:
     """Build in another process; print time, size and peak memory."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, __file__, "--build", str(path), "--items", str(items), "--codes", kind], check=True)
+    asked = {"--build": path, "--items": items, "--codes": kind, "--segment": segment}
+    words = [str(word) for pair in asked.items() for word in pair]
+    subprocess.run([sys.executable, __file__, *words], check=True)
     seconds = time.perf_counter() - start
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     size = sum(file.stat().st_size for file in path.iterdir())
@@ -240,6 +243,16 @@ def near_codes(items: int, centres: np.ndarray, draws: int, seed: int) -> Codes:
     return Codes(out, BITS)
 
 
+def print_left_over(codes: Codes) -> None:
+    """The share of some codes whose prefix is as near to one of them as its K-th nearest other code."""
+    queries = codes.take(np.arange(0, len(codes), max(1, len(codes) // 100)))
+    farthest = nearest(queries, codes, K + 1).distances[:, -1:]
+    shares = [
+        f"{(hamming_distances(queries, codes, short) < farthest).mean():.1%} by {short} bits" for short in (16, 32, 64)
+    ]
+    print(f"of the {len(codes):,} codes themselves are left over: {', '.join(shares)}; hit {K}: {farthest.mean():.1f}")
+
+
 def compare_stages(items: int, real: Path | None) -> None:
     """Two stages and one on codes in memory, from hardly to tightly clustered; queries are of the same kind."""
     every = Index.open(real).some_codes(1 << 20).to_bytes() if real else np.zeros((0, BITS // 8), np.uint8)
@@ -248,6 +261,8 @@ def compare_stages(items: int, real: Path | None) -> None:
         kinds += [(f"{clusters:,} random centres", random_codes(clusters, 99), draws) for draws in (3, 4, 6)]
     kinds += [(f"centres are the {len(every):,} codes of {real}", every, draws) for draws in (3, 4, 6) if len(every)]
     print(f"{processor()}\n{items:,} codes of {BITS} bits, k = {K}, one thread, one query: two stages and one")
+    if real:
+        print_left_over(Codes.from_bytes(every))
     for name, centres, draws in kinds:
         print(f"\n{name}, {2.0**-draws:.1%} of the bits differ from the centre")
         codes = near_codes(items, centres, draws, 1)
@@ -380,14 +395,14 @@ def print_billion(times: dict[int, tuple[Measured, Measured, Measured]], items: 
         )
 
 
-def run(path: Path, kind: str, items: int, urls: Sequence[str]) -> None:
+def run(path: Path, kind: str, items: int, segment: int, urls: Sequence[str]) -> None:
     """Build, if it is not there yet, and measure everything."""
     print(processor())
     packages = ("numba", "numpy", "pyarrow", *(["faiss-cpu"] if find_spec("faiss") else []))
     print(", ".join(f"{name} {version(name)}" for name in packages))
     print(f"\n{items:,} {kind} codes of {BITS} bits, with text ids, a number and a list of labels each")
     if not path.exists():
-        report_build(path, kind, items)
+        report_build(path, kind, items, segment)
     start = time.perf_counter()
     index = Index.open(path)
     opened = time.perf_counter() - start
@@ -414,6 +429,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000_000, help="number of codes")
     parser.add_argument("--codes", choices=sorted(KINDS), default="random", help="kind of codes")
     parser.add_argument("--folder", type=Path, help="folder of the index, which is kept; else a temporary one")
+    parser.add_argument("--segment", type=int, default=LARGEST, help="items of a segment")
     parser.add_argument("--to", metavar="URL", nargs="+", default=[], help="databases to load the codes into as well")
     parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
@@ -426,13 +442,14 @@ def main() -> None:
         return
     items = SMOKE if options.smoke else options.items
     if options.build:
-        build(options.build, options.codes, items)
+        build(options.build, options.codes, items, options.segment)
         return
     if options.stages:
         compare_stages(items, options.real)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        run((options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx", options.codes, items, options.to)
+        path = (options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx"
+        run(path, options.codes, items, options.segment, options.to)
 
 
 if __name__ == "__main__":

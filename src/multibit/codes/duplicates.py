@@ -114,28 +114,33 @@ def near_duplicates(
     if length % WORD:
         words = np.concatenate([words[:-1], words[-1:] & last_mask(length)])
     parents = np.arange(len(codes))
-    different, equal = _equal_codes(words)
-    duplicate_kernels.unite_all(parents, different[equal] // codes.views, np.arange(len(equal)) // codes.views)
+    firsts = _first_equal(words)
+    different = np.flatnonzero(firsts == np.arange(len(firsts)))
+    others = np.flatnonzero(firsts != np.arange(len(firsts)))
+    duplicate_kernels.unite_all(parents, firsts[others] // codes.views, others // codes.views)
+    del firsts, others
     if limit == length:
         parents[:] = 0
     elif limit and len(different) > 1:
-        joined = _joined(np.ascontiguousarray(words[:, different]), length, limit, comparison, threads or processors())
+        planes = words if len(different) == words.shape[1] else np.ascontiguousarray(words[:, different])
+        joined = _joined(planes, length, limit, comparison, threads or processors())
         duplicate_kernels.unite_all(parents, different // codes.views, different[joined] // codes.views)
     duplicate_kernels.roots(parents)
     return _of_groups(parents, words, codes.views, radius, length, threads)
 
 
-def _equal_codes(words: NDArray[np.uint16]) -> tuple[Rows, Rows]:
-    """The first of each set of equal codes (U,), and for each code which of the U it equals (N V,)."""
-    if not words.shape[1]:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+def _first_equal(words: NDArray[np.uint16]) -> Rows:
+    """(N V,) the first code that each code equals; itself where none before it does."""
     keys = [_part(words, start, start + KEY_BITS) for start in range(0, WORD * len(words), KEY_BITS)]
     order = np.lexsort(keys)  # stable: the first of equal codes comes first
-    new = np.ones(len(order), bool)
-    new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
-    which = np.empty(len(order), np.int64)
-    which[order] = np.cumsum(new) - 1
-    return order[new], which
+    new = np.zeros(len(order), bool)
+    new[:1] = True
+    for key in keys:
+        ordered = key[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    first = np.empty(len(order), np.int64)
+    first[order] = np.repeat(order[new], np.diff(np.append(np.flatnonzero(new), len(order))))
+    return first
 
 
 def _part(words: NDArray[np.uint16], begin: int, end: int) -> NDArray[np.uint64]:

@@ -29,6 +29,7 @@ def follow(average: Weights, weights: Weights, share: float, epoch: int) -> None
         average: empty before the first epoch. weights: of the epoch. share: in [0, 1]. epoch: from 1.
 
     Example:
+        >>> import torch
         >>> average = {}
         >>> for epoch, value in enumerate((1.0, 2.0, 6.0), start=1):
         ...     follow(average, {"w": torch.tensor(value)}, share=1.0, epoch=epoch)

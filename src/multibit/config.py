@@ -55,8 +55,11 @@ class Settings:
         """B_max, the longest length."""
         return max(self.lengths)
 
-    def override(self, settings: Mapping[str, Any]) -> Self:
+    def override(self, settings: Mapping[str, Any], *, method: str = "") -> Self:
         """A copy with other values; text is converted to the type of the setting.
+
+        Args:
+            settings: name -> value. method: whose settings they are, for the message about an unknown one.
 
         Raises:
             ConfigError: a setting that is unknown, of another type, or out of range.
@@ -69,7 +72,8 @@ class Settings:
         unknown = sorted(set(settings) - fields)
         if unknown:
             known = ", ".join(sorted(fields))
-            raise ConfigError(f"unknown setting {', '.join(unknown)}; choose from {known}.")
+            whose = f" of the method {method}" if method else ""
+            raise ConfigError(f"unknown setting {', '.join(unknown)}{whose}; choose from {known}.")
         values = {name: self._read(name, value) for name, value in settings.items()}
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
@@ -87,8 +91,11 @@ class Settings:
         """All settings as plain values, for JSON."""
         return {**dataclasses.asdict(self), "lengths": list(self.lengths)}  # type: ignore[call-overload]
 
-    def override_by_file(self, path: Path | str) -> Self:
+    def override_by_file(self, path: Path | str, *, method: str = "") -> Self:
         """A copy with the values of a TOML file; its key `preset` is left out.
+
+        Args:
+            path: of the file. method: as for `override`.
 
         Raises:
             ConfigError: not readable, or a setting that is unknown, out of range or of another type; names the file.
@@ -98,7 +105,7 @@ class Settings:
         try:
             for name, value in settings.items():
                 self._require_toml(name, value)
-            return self.override(settings)
+            return self.override(settings, method=method)
         except ConfigError as error:
             raise ConfigError(error.problem, file=path, field=error.option, hint=error.hint) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commands import TINY, done, refused
+from commands import TINY, assert_names, done, refused
 from conftest import plant
 from multibit import Codes, Run, compare, load_evaluations, measurement
 from multibit.errors import DataError
@@ -104,6 +104,17 @@ def test_what_needs_labels_is_refused_by_its_option(folder, option, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert option[0].split("=")[0] in refused("evaluate", folder / "run1", *option)
     assert not (tmp_path / "saved").exists()
+
+
+def test_settings_are_those_of_the_method_that_is_trained(folder, tmp_path):
+    done("train", folder / "plain.npz", "--out", tmp_path / "run", *SMALL, "--set=neighbours=2")
+    run = Run.load(tmp_path / "run")
+    assert (run.record.method, run.config.neighbours) == ("multibit-free", 2)
+    said = refused("train", folder / "plain.npz", "--out", tmp_path / "new", "--set=colour=red")
+    assert_names(said, "colour", "multibit-free", "neighbours")
+    np.savez(tmp_path / "labelled.npz", **plant(120))
+    said = refused("train", tmp_path / "labelled.npz", "--out", tmp_path / "new", "--set=neighbours=2")
+    assert_names(said, "multibit-plus")
 
 
 def test_one_label_key_alone_is_refused(folder, tmp_path):

@@ -82,14 +82,12 @@ def train(
     from multibit.portable.export import make_portable
     from multibit.runs import Run, describe_code, finished_before
 
-    chosen = read_method(method, preset, config)
-    resolved = read_config(chosen, preset, config, settings, seed)
+    read_method(method, preset, config)  # an unknown name is refused before the features are read
     require_writable(out, folder=True)
     store, rows = _open_split(features, split, groups, queries, training, validation)
     labelled = bool(store.dataset.label_rows[rows.train].any())
-    if not labelled:
-        chosen = read_method(method, preset, config, labels=False)
-        resolved = read_config(chosen, preset, config, settings, seed)
+    chosen = read_method(method, preset, config, labels=labelled)
+    resolved = read_config(chosen, preset, config, settings, seed)
     echo(describe_method(chosen, labels=labelled))
     echo(f"Split {rows.describe()}")
     if finished_before(out, store, rows, resolved, chosen.name):

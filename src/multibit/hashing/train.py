@@ -145,7 +145,7 @@ def configure(
         ConfigError: an unknown method, preset or setting, or one out of range.
     """
     chosen = choose_method(method, preset, labels=labels)
-    return chosen, chosen.config(preset=preset).override(settings)
+    return chosen, chosen.configure(preset, None, settings)
 
 
 def _resolve(

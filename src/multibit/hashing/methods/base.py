@@ -90,7 +90,7 @@ class Method:
                 name: getattr(base, name) for name in COMMON if hasattr(base, name) and hasattr(self.defaults, name)
             }
             start = self.defaults.override({**self.presets.get(preset or "", {}), **common})
-        return start.override({**self.settings, **settings})
+        return start.override({**self.settings, **settings}, method=self.name)
 
     def configure(self, preset: str | None, file: Path | str | None, settings: Mapping[str, Any]) -> Any:
         """The settings of a preset, overridden by the method, then by a TOML file, then by single settings.
@@ -98,9 +98,10 @@ class Method:
         Raises:
             ConfigError: as `config`; or a file that cannot be read.
         """
-        if file is None:
-            return self.config(preset=preset).override(settings)
-        return self.config(preset=preset_of(file)).override_by_file(file).override(settings)
+        start = self.config(preset=preset if file is None else preset_of(file))
+        if file is not None:
+            start = start.override_by_file(file, method=self.name)
+        return start.override(settings, method=self.name)
 
     def require_storable(self, settings: Settings) -> None:
         """Refuse lengths whose codes together are longer than a stored code can be.

@@ -77,7 +77,7 @@ def test_a_missing_file_is_named(arguments, named, here):
         ("--set epochs=inf", "epochs inf"),
         ("--set hidden=1000000000000", "hidden 1,000,000"),
         ("--set lengths=2048", "lengths 2048 1024"),
-        ("--queries 5", "training"),
+        ("--queries 5", "--training --validation --queries"),
         ("--queries 30 --training 30 --validation 1", "61 60"),
         ("--queries 0 --training 30 --validation 1", "0 quer"),
         ("--queries 5 --training 1 --validation 1", "1 train"),

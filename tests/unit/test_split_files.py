@@ -184,7 +184,12 @@ def test_the_split_of_the_features_is_used_unless_another_is_asked_for(tmp_path)
     [
         ("x.npz", {"sizes": {"query": 1, "train": None, "validation": None}}, "split", "`query`"),
         ("x.npz", {"groups": "g.csv"}, "split", "`groups`"),
-        (None, {"sizes": {"query": 1, "train": None, "validation": 0}}, "train", ""),
+        (
+            None,
+            {"sizes": {"query": 1, "train": None, "validation": 0}},
+            "train",
+            "Add `train` to `query` and `validation`",
+        ),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(split, options, option, hint):

@@ -115,9 +115,26 @@ MethodOption = Annotated[
 ]
 DemoMethodOption = Annotated[str, typer.Option(help="Method or ablation; `multibit methods` lists them.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of initial weights and batches, not of the split.")]
-QueriesOption = Annotated[int | None, typer.Option(help="Number of query items. Default: 25 %, at most 5,000.")]
-TrainingOption = Annotated[int | None, typer.Option(help="Number of training items. Default: 45 %, at most 9,000.")]
-ValidationOption = Annotated[int | None, typer.Option(help="Number of validation items. Default: 5 %, at most 1,000.")]
+QueriesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of query items, with --training and --validation: all three or none. Default: 25 %, at most 5,000."
+    ),
+]
+TrainingOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of training items, with --queries and --validation: all three or none. Default: 45 %, at most "
+        "9,000."
+    ),
+]
+ValidationOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of validation items, with --queries and --training: all three or none. Default: 5 %, at most "
+        "1,000."
+    ),
+]
 SplitOption = Annotated[
     str | None,
     typer.Option(

@@ -63,10 +63,11 @@ def choose_split(
             return _fitting(stored, Path(split), len(ids))  # with its seed
         return _of_file(Path(split), read_roles(Path(split), ids), len(ids))
     if missing := [role for role in SIZES if wanted and role not in wanted]:
+        here, lacking = (" and ".join(f"`{role}`" for role in roles) for roles in (wanted, missing))
         raise ConfigError(
-            "must be given together with the other sizes, those of query, train and validation rows.",
+            "is missing: the numbers of query, training and validation items are given all three or not at all.",
             option=missing[0],
-            hint="Give all three, or none for the paper's sizes.",
+            hint=f"Add {lacking} to {here}, or leave out {here} for the paper's numbers.",
         )
     if split is None and source is not None and not wanted and groups is None and (own := _own_roles(source)):
         return _of_file(source, own, len(ids))

@@ -281,14 +281,24 @@ def test_an_index_answers_by_the_engine_it_was_given(variant, engine):
     assert type(index.engine) is engine
 
 
-@pytest.mark.parametrize("filters", [{"among": ["b"]}, {"where": {"x": 1}}])
 @not_filtering
-def test_an_engine_without_filters_refuses_them(variant, filters):
+def test_an_engine_without_filters_refuses_them(variant):
     index = Index(engine=METHODS[variant])
     index.add(["a", "b"], Codes.from_bits(random_bits(2, 16)), [{"x": 1}, {"x": 1}])
     with pytest.raises(ConfigError) as caught:
-        index.search(Codes.from_bits(random_bits(1, 16)), **filters)
+        index.search(Codes.from_bits(random_bits(1, 16)), where={"x": 1})
     assert caught.value.option == "engine" and "exact" in caught.value.hint
+
+
+def test_every_engine_searches_among_named_items(variant):
+    database, queries = random_bits(40, 24), Codes.from_bits(random_bits(3, 24))
+    indices = [Index(engine=name) for name in ("reference", METHODS[variant])]
+    for index in indices:
+        index.add(list(range(40)), Codes.from_bits(database), [{"even": row % 2 == 0} for row in range(40)])
+        index.remove([7])
+    for among, where in (([31, 4, 18, 5], None), ([31, 4, 18, 5], {"even": True})):
+        wanted, found = (index.search(queries, 3, 13, among=among, where=where) for index in indices)
+        assert found.ids == wanted.ids and found.distances.tolist() == wanted.distances.tolist()
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"k": -2}, {"max_distance": -1}, {"bits": 17}])

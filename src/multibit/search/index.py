@@ -225,8 +225,8 @@ class Index(OfOneModel):
         Raises:
             DataError: k or max_distance out of range, `bits` longer than the codes, an unknown id or field, or a filter
                 that does not fit the fields.
-            ConfigError: the engine has no filters, or cannot search several views. MismatchError: the index holds codes
-                of another model.
+            ConfigError: `where` alone and an engine without filters, or one that cannot search several views.
+            MismatchError: the index holds codes of another model.
         """
         self._require_own(codes, model)
         return searching.search(

@@ -55,7 +55,7 @@ def search(
     codes.check_length(length)
     require_views(engine, codes, first)
     chosen = _chosen(version, among, where)
-    if (among is not None or where is not None) and not ENGINES[engine].capabilities.filters:
+    if where is not None and among is None and not ENGINES[engine].capabilities.filters:  # named rows need no engine
         problem = f"the {engine} engine cannot search with filters."
         raise ConfigError(problem, option="engine", hint="Use the exact engine.")
     found = [

@@ -20,7 +20,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 
-from multibit import Index, Run, build_indices, encode_text
+from multibit import FeatureStore, Index, Run, build_indices, encode_text
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError
 from multibit.pipeline import index_path
@@ -229,6 +229,25 @@ def test_items_are_added_replaced_and_removed(writable, copied):
     assert len(Index.load(copied / "image.mbx")) == len(Index.load(copied / "text.mbx")) == ITEMS
 
 
+def test_items_of_an_index_of_faiss_are_found_and_removed_as_those_of_the_exact_one(pictured, tmp_path):
+    pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
+    answers = []
+    for engine in ("exact", "faiss"):
+        for name, index in build_indices(
+            pictured, FeatureStore.open(pictured.folder.parent / "features"), engine=engine
+        ).items():
+            index.save(index_path(tmp_path / engine, name))
+        with client_of(pictured, tmp_path / engine, writable=True) as client:
+            await_ready(client).put("/v1/items", json={"items": [{"id": "new", "text": "text 9"}]})
+            similar = f"/v1/items/{quoted(item_id(3))}/similar"
+            said = [client.get(similar, params={"bits": bits, "k": 7}).json()["hits"] for bits in (8, BITS)]
+            gone = [client.delete(f"/v1/items/{each}").status_code for each in ("new", "new", "unknown", "3")]
+            assert gone == [204, 404, 404, 404] and client.delete(f"/v1/items/{quoted(item_id(4))}").status_code == 204
+            said.append(client.get(similar, params={"k": 40}).json()["hits"])
+            answers.append(said)
+    assert answers[0] == answers[1] and [len(hits) for hits in answers[0]] == [7, 7, 40]
+
+
 def test_a_change_that_is_refused_changes_nothing(writable, copied):
     for item, field in (
         ({"id": "x", "text": "a", "fields": {"labels": 3}}, "fields"),
@@ -376,8 +395,21 @@ def test_an_invalid_request_is_described_in_its_own_names(client, body, field):
         assert refusal(answer, 422, f"options.{field}")["detail"] == problem["detail"]
 
 
+@pytest.mark.parametrize("given", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_that_is_not_declared_as_json_names_the_header(client, given):
+    headers = {} if given is None else {"Content-Type": given}
+    problem = refusal(client.post("/v1/search", content=b'{"text": "red"}', headers=headers), 422, "Content-Type")
+    assert "application/json" in problem["detail"] and (given or "none") in problem["detail"]
+
+
+def test_an_id_of_another_kind_is_told_the_kind_of_the_ids(client):
+    kinds = refusal(client.post("/v1/search", json={"id": 3}), 404)["detail"]
+    assert "texts" in kinds and "integer" in kinds
+    assert "texts" not in refusal(client.post("/v1/search", json={"id": "3"}), 404)["detail"]
+
+
 def test_unknown_parameters_are_named(client):
-    refusal(client.get("/v1/items", params={"limti": 3}), 422, "limti")
+    assert "'limit'" in refusal(client.get("/v1/items", params={"limti": 3}), 422, "limti")["detail"]
     refusal(client.get("/v1/info", params={"x": 1}), 422, "x")
     refusal(client.post("/v1/search", params={"k": 3}, json={"text": "a"}), 422, "k")
     refusal(client.get(f"/v1/items/{quoted(item_id(0))}/similar", params={"bit": 3}), 422, "bit")

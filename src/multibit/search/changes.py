@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import DataError
-from multibit.search.columns import Id, IdColumn, Wanted
+from multibit.search.columns import Id, IdColumn, Wanted, unknown_id
 from multibit.search.metadata import Metadata, merge_kinds
 from multibit.search.segments import Part, Segment, Version
 
@@ -109,7 +109,8 @@ def _found(version: Version, ids: Any) -> list[Rows]:
     found = [part.find(wanted) for part in version.parts]
     best = np.max([np.full(len(wanted), -1), *found], axis=0)
     if best.min(initial=0) < 0:
-        raise DataError(f"{ids[int(best.argmin())]!r} is not in the index of {len(version):,} items.", field="ids")
+        kind = version.parts[0].segment.ids.kind if version.parts else ""
+        raise unknown_id(ids[int(best.argmin())], kind, len(version))
     return found
 
 

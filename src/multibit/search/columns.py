@@ -380,6 +380,30 @@ class Wanted:
         return self.count
 
 
+def unknown_id(name: Any, kind: str, count: int) -> DataError:
+    """The error of an id that an index does not have.
+
+    Args:
+        name: the id. kind: of the ids of the index. count: number of its items.
+    """
+    problem = f"{name!r} is not in the index of {count:,} items."
+    return DataError(problem, field="ids", hint=other_kind(name, kind))
+
+
+def other_kind(name: Any, kind: str) -> str:
+    """A hint where an id is of another kind than all ids of an index; "" otherwise.
+
+    Example:
+        >>> other_kind(3, "string"), other_kind("3", "string")
+        ('The ids here are texts, and this is an integer.', '')
+    """
+    given, wanted = type(plain(name)), str if kind == "string" else int
+    if not kind or given is wanted:
+        return ""
+    spelled = {str: "a text", int: "an integer"}.get(given, f"of type {given.__name__}")
+    return f"The ids here are {'texts' if wanted is str else 'integers'}, and this is {spelled}."
+
+
 def _of_arrow(ids: Any) -> IdColumn:
     array = ids.combine_chunks() if isinstance(ids, pyarrow.ChunkedArray) else ids
     if array.null_count:

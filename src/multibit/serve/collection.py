@@ -21,6 +21,7 @@ from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
 from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
+from multibit.search.columns import other_kind
 from multibit.search.filters import Filter
 from multibit.search.metadata import merge_kinds
 from multibit.search.remote import RemoteIndex
@@ -249,7 +250,7 @@ class Collection:
                 index = shelf.current
                 found = self._find(index, name)
                 if found is None:
-                    raise not_found(f"{modality} with id {name!r}")
+                    raise not_found(f"{modality} with id {name!r}", other_kind(name, index.id_kind))
                 values[layout.part(shelf.bits)] = index.codes_of(found.ids[0]).to_signs().ravel()
         return values
 

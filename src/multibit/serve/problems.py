@@ -15,7 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from multibit.errors import BusyError, ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
+from multibit.errors import (
+    BusyError,
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    MultibitError,
+    UnavailableError,
+    printable,
+)
 from multibit.serve.models import Problem
 from multibit.serve.reasons import described
 
@@ -36,9 +44,9 @@ class RefusedError(MultibitError):
         self.status = status
 
 
-def not_found(what: str) -> RefusedError:
+def not_found(what: str, hint: str = "") -> RefusedError:
     """The error of an unknown name."""
-    return RefusedError(404, f"no {what}.")
+    return RefusedError(404, f"no {what}.", hint=hint)
 
 
 def overloaded(problem: str) -> RefusedError:
@@ -93,6 +101,8 @@ def install(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
+        if isinstance(error.body, bytes):  # was not read as JSON
+            return _not_json(request)
         of_body = error.errors()[0]["loc"][:1] == ("body",)
         content = error.body if of_body else {**request.path_params, **request.query_params}
         found = [
@@ -116,6 +126,12 @@ def install(app: FastAPI, routers: Sequence[APIRouter]) -> None:
         app.add_exception_handler(kind, known)
 
 
+def _not_json(request: Request) -> Response:
+    given = request.headers.get("content-type", "none")
+    problem = f"must be application/json, got {given}. Send the header Content-Type: application/json."
+    return problem_response(422, printable(problem), "Content-Type")
+
+
 def _methods(routers: Sequence[FastAPI | APIRouter], request: Request) -> list[str]:
     """The methods of all routes of a path; the library names those of one route only."""
     found: set[str] = set()
@@ -135,8 +151,8 @@ async def refuse_unknown(request: Request) -> None:
     known = [each.alias for each in request.scope["route"].dependant.query_params]
     for name in request.query_params:
         if name not in known:
-            offered = f"this endpoint has {', '.join(known)}" if known else "this endpoint has none"
-            raise RefusedError(422, f"is no query parameter: {offered}.", field=name)
+            offered = ", ".join(map(repr, known)) or "none"
+            raise RefusedError(422, f"is no query parameter here. Those of this endpoint: {offered}.", field=name)
 
 
 DESCRIBED: dict[int | str, dict[str, Any]] = {

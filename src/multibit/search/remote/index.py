@@ -15,7 +15,7 @@ from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, check_k, check_radius
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.batches import Queries, block_size, in_blocks
-from multibit.search.columns import Id, IdColumn
+from multibit.search.columns import Id, IdColumn, unknown_id
 from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
 from multibit.search.metadata import Metadata, merge_kinds
@@ -68,6 +68,11 @@ class RemoteIndex(OfOneModel):
     def fields(self) -> dict[str, str]:
         """The fields of the metadata: name -> kind."""
         return dict(self._facts.fields)
+
+    @property
+    def id_kind(self) -> str:
+        """Kind of the ids: "string" or "integer"."""
+        return self._facts.ids
 
     @property
     def capabilities(self) -> RemoteCapabilities:
@@ -333,7 +338,7 @@ class RemoteIndex(OfOneModel):
         known = set(found.listed(np.arange(len(found))))
         for each in wanted:
             if each not in known or type(each) is bool:
-                raise DataError(f"{each!r} is not in the index of {len(self):,} items.", field="ids")
+                raise unknown_id(each, self.id_kind, len(self))
 
 
 def no_index(place: str) -> DataError:

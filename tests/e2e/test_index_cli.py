@@ -293,6 +293,7 @@ def test_no_queries_write_no_hits(run, tmp_path):
     [
         ({"text": ["a", None]}, [], ["q.parquet", "row 2", "text"]),
         ({"id": ["Nº 1", "Nº 999"]}, [], ["q.parquet", "Nº 999", 90]),
+        ({"id": [1, 2]}, [], ["q.parquet", "1 is not", 90, "texts", "integer"]),
         ({"image": ["gone.png"]}, [], ["q.parquet", "row 1", "gone.png"]),
         ({"caption": ["a"]}, [], ["q.parquet", "caption"]),
         ({"code": [b"abc", b"ab"]}, [], ["q.parquet", "row 2", "code"]),
@@ -419,6 +420,25 @@ def test_removed_items_are_not_found_and_the_others_as_before(run, index):
     assert printed.count(f"{ITEMS - 3} items") == 2
     rows = [row for row in range(ITEMS) if row not in gone]
     assert found(run, "item 17", "--index", index, "-k", ITEMS) == expected(run, 17, rows=rows)
+
+
+def test_an_item_of_one_index_is_removed_from_it(run, index):
+    texts = Index.open(index / "text.mbx")
+    with texts.writer() as writer:
+        writer.upsert(["only a text"], texts.codes.take([0]))
+    done("index", run.folder, "--out", index, "--remove", "only a text", "--remove", "Nº 3")
+    assert ids(index / "text.mbx") == ids(index / "image.mbx") == [f"Nº {row}" for row in range(ITEMS) if row != 3]
+
+
+def test_integer_ids_are_removed_as_they_are_typed(run, index):
+    for name in ("image", "text"):
+        codes, numbered = Index.load(index / f"{name}.mbx").codes, Index(run.record.model, modality=name)
+        numbered.add(range(-5, ITEMS - 5), codes)
+        shutil.rmtree(index / f"{name}.mbx")
+        numbered.save(index / f"{name}.mbx")
+    done("index", run.folder, "--out", index, "--remove=-5", "--remove", "7")
+    assert ids(index / "text.mbx") == ids(index / "image.mbx") == [row for row in range(-4, ITEMS - 5) if row != 7]
+    assert_names(refused("index", run.folder, "--out", index, "--remove", "x"), "'x'", "integers")
 
 
 @pytest.mark.parametrize(

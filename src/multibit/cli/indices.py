@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ from multibit.cli.options import (
 from multibit.errors import ConfigError, DataError, MissingExtraError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -164,12 +165,39 @@ def _edit(paths: Mapping[str, Path], removed: list[str]) -> dict[str, Index]:
 
     indices = {name: Index.open(path) for name, path in paths.items()}
     with writing_together(list(indices.values())) as writers:
-        for index in writers:
-            if removed:
-                index.remove(removed)
-            else:
+        if removed:
+            _remove(dict(zip(paths, writers, strict=True)), removed)
+        else:
+            for index in writers:
                 index.compact()
     return indices
+
+
+def _remove(indices: Mapping[str, Index], typed: Sequence[str]) -> None:
+    """Remove items from the indices that have them: an item may have a text only, or an image.
+
+    Raises:
+        DataError: an id is in none of them; then nothing is removed.
+    """
+    from multibit.search.columns import other_kind
+
+    own = {name: _read_ids(index.id_kind, typed) for name, index in indices.items()}
+    known = {name: index.contains(own[name]) for name, index in indices.items()}
+    for number, each in enumerate(typed):
+        if not any(found[number] for found in known.values()):
+            sizes = ", ".join(f"{name} ({len(index):,} items)" for name, index in indices.items())
+            first = next(iter(indices))
+            hint = other_kind(own[first][number], indices[first].id_kind)
+            raise DataError(f"{each!r} is in none of the indices: {sizes}.", option="ids", hint=hint)
+    for name, index in indices.items():
+        if known[name].any():
+            index.remove([each for each, found in zip(own[name], known[name], strict=True) if found])
+
+
+def _read_ids(kind: str, typed: Sequence[str]) -> list[str | int]:
+    """Ids as typed -> ids of the kind that an index has."""
+    is_number = kind != "string"
+    return [int(each) if is_number and re.fullmatch(r"-?[0-9]{1,19}", each) else each for each in typed]
 
 
 def merge(

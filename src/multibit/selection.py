@@ -18,7 +18,17 @@ from multibit.errors import DataError, FormatError
 from multibit.features import FeatureStore
 from multibit.files import portable_path, read_json, write_json
 from multibit.folders import only_writer
-from multibit.hashing.select import MARGIN, Choice, Scores, Setting, grid_of, require_selectable, select, stages_of
+from multibit.hashing.select import (
+    MARGIN,
+    Choice,
+    Scores,
+    Setting,
+    grid_of,
+    require_labels,
+    require_selectable,
+    select,
+    stages_of,
+)
 from multibit.machine import versions_here
 from multibit.records import DatasetRecord
 
@@ -138,8 +148,9 @@ def select_in(
             or state.
     """
     folder = Path(folder)
-    require_selectable(config)
+    require_selectable(config, method)
     require_split_fits(split, len(store))
+    require_labels(bool(store.dataset.label_rows[split.train].any()), store.source)
     fixed = {name: value for name, value in config.to_dict().items() if name not in Setting._fields}
     fresh = SelectionRecord(
         method=method,

@@ -114,6 +114,7 @@ def test_without_the_report_extra_it_says_what_is_missing(folder, tmp_path, monk
         (["--eta", "0"], ["--eta", "0"]),
         (["--set", "alpha=0.5"], ["--set", "alpha", "--alpha"]),
         (["--method", "baseline"], ["--method", "alpha", "eta"]),
+        (["--method", "multibit-free"], ["--method", "multibit-free", "label graph", "multibit-plus"]),
         (["--method", "half"], ["--method", "half"]),
         (["--preset", "flickr"], ["--preset", "flickr"]),
         (["--queries", "20", "--training", "40", "--validation", "0"], ["--validation"]),
@@ -123,6 +124,14 @@ def test_without_the_report_extra_it_says_what_is_missing(folder, tmp_path, monk
 def test_what_cannot_be_selected_is_refused_before_any_training(options, named, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("multibit.hashing.select.train", lambda *_, **__: pytest.fail("too late"))
     assert_names(refused("select", folder / "ready.npz", "--out", tmp_path / "s", *TINY, *options), *named)
+    assert not (tmp_path / "s").exists()
+
+
+def test_items_without_labels_are_refused_before_any_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("multibit.hashing.select.train", lambda *_, **__: pytest.fail("too late"))
+    np.savez(tmp_path / "plain.npz", **{**plant(80), "labels": np.zeros((80, 0), np.uint8)})
+    said = refused("select", tmp_path / "plain.npz", "--out", tmp_path / "s", *GRID, *OPTIONS)
+    assert_names(said, tmp_path / "plain.npz", "label graph")
     assert not (tmp_path / "s").exists()
 
 

@@ -51,6 +51,7 @@ select ready.npz --out new --alpha 0.3,many
 select ready.npz --out new --eta 0.1,0.1
 select ready.npz --out new --set alpha=0.5
 select ready.npz --out new --method baseline
+select plain.npz --out new
 select ready.npz --out new --queries 20 --training 30 --validation 0
 train unlabelled.npz --out new
 train two.npz --out new
@@ -160,6 +161,7 @@ def write_bad_files(folder: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "null.parquet")
     data = plant(60)
     np.savez(folder / "unlabelled.npz", image=data["image"], text=data["text"])
+    np.savez(folder / "plain.npz", **{**data, "labels": np.zeros((60, 0), np.uint8)})
     np.savez(folder / "two.npz", **{**data, "labels": 2 * data["labels"]})
     np.savez(folder / "nan.npz", **{**data, "text": np.full((60, 16), np.nan)})
     np.savez(folder / "keys.npz", L8=data["labels"])

@@ -117,7 +117,13 @@ def select(
     alpha: Annotated[str | None, typer.Option(help="Values of alpha, comma-separated. Default: the paper's.")] = None,
     eta: Annotated[str | None, typer.Option(help="Values of eta, comma-separated. Default: the paper's.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Stop no setting early: the whole response surface.")] = False,
-    method: MethodOption = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="A method with a relation teacher. Default: multibit-plus, with a preset of the paper's datasets "
+            "multibit."
+        ),
+    ] = None,
     preset: PresetOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -131,6 +137,7 @@ def select(
 ) -> None:
     """Choose alpha and eta on validation data.
 
+    Both belong to the label graph, which the relation teacher of the method reads: the items need labels.
     A model is trained for each pair of values and scored by the validation mean mAP at the length nearest to 64 bits.
     After 1/8, 1/4 and 1/2 of the epochs the worse half is stopped, but nothing within 0.1 points of the better half.
     Query and database rows take no part. If interrupted, run the same command again to resume.
@@ -138,6 +145,7 @@ def select(
     from multibit.codes.items import length_near
     from multibit.config import GRID_ALPHA, GRID_ETA
     from multibit.files import require_writable
+    from multibit.hashing.select import require_selectable
     from multibit.report.page import missing_for_figures
     from multibit.report.selection import surface_table, write_selection
     from multibit.selection import RECORD, select_in
@@ -149,6 +157,7 @@ def select(
             hint = f"Leave it out; `{name}` sets the values to choose from."
             raise ConfigError(f"{name} is what is chosen here.", option="settings", hint=hint)
     resolved = read_config(chosen, preset, config, settings, seed)
+    require_selectable(resolved, chosen.name)
     if chosen.lengths == "one":  # the model of the length that is compared
         resolved = resolved.override({"lengths": (length_near(resolved.lengths),)})
     alphas = GRID_ALPHA if alpha is None else numbers(alpha, "alpha", float)

@@ -22,7 +22,7 @@ from multibit.errors import ConfigError, DataError
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
 from multibit.hashing.encode import encode
-from multibit.hashing.methods import choose_method
+from multibit.hashing.methods import METHODS, choose_method
 from multibit.hashing.train import train
 from multibit.progress import showing, track
 
@@ -183,8 +183,8 @@ def select(
         keep: called with every new score. progress: show bars on standard error.
 
     Raises:
-        ConfigError: a grid or settings that cannot be selected from, or no such device. DataError: no validation pairs;
-            and as `train`.
+        ConfigError: a grid or settings that cannot be selected from, or no such device. DataError: no labels or no
+            validation pairs; and as `train`.
 
     Example:
         >>> import numpy as np
@@ -200,6 +200,7 @@ def select(
     config = choose_method().config() if config is None else config
     grid, stages, bits = grid_of(alpha, eta), stages_of(config.epochs, full=full), length_near(config.lengths)
     require_selectable(config)
+    require_labels(bool(training.labels.any()))
     if not len(validation):
         raise DataError("no validation rows, so nothing can be selected.", option="validation")
     known = {setting: list(scores) for setting, scores in (earlier or {}).items()}
@@ -232,18 +233,44 @@ def select(
         return Choice(bits, stages, halve(grid, stages, score, stop))
 
 
-def require_selectable(config: Settings) -> None:
+def require_selectable(config: Settings, method: str = "") -> None:
     """Refuse settings under which alpha and eta change nothing.
+
+    Args:
+        config: of the trainings. method: its name, for the message.
 
     Raises:
         ConfigError: nothing follows the relation teacher.
     """
-    if not isinstance(config, Config) or (config.aligned == "none" and not config.scale_weight):
+    if not _follows_graph(config):
+        known = ", ".join(name for name, each in METHODS.items() if _follows_graph(each.config()))
         raise ConfigError(
-            "nothing is trained by the relation teacher, so alpha and eta have no effect.",
+            f"alpha and eta belong to the label graph, which {method or 'the method'} with its settings does not use.",
             option="method",
-            hint="Choose a method whose rankings follow the teacher.",
+            hint=f"Choose a method with a relation teacher: {known}.",
         )
+
+
+def require_labels(labelled: bool, features: Path | None = None) -> None:
+    """Refuse to select without labels.
+
+    Args:
+        labelled: whether any training item has a label. features: their file, for the message.
+
+    Raises:
+        DataError: no training item has a label.
+    """
+    if not labelled:
+        raise DataError(
+            "alpha and eta belong to the label graph, but no training item has a label.",
+            file=features,
+            field="labels",
+            hint="Label the items with `multibit label`, or train without labels by `multibit train`.",
+        )
+
+
+def _follows_graph(config: Settings) -> bool:
+    return type(config) is Config and (config.aligned != "none" or config.scale_weight > 0)
 
 
 @contextlib.contextmanager

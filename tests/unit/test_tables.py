@@ -97,6 +97,13 @@ def test_hits_table_of_images_shows_their_paths():
     assert [row[-1] for row in hits_table(HITS, "image", 16).rows] == ["a.png", "", ""]
 
 
+def test_hits_table_shows_the_fields_asked_for():
+    hit = Hit(1, "a", 0, 16, {"year": 0, "tags": ["x", "y"], "text": "t"})
+    table = hits_table([hit], "image", 16, fields=["tags", "year", "other"])
+    assert table.header[2:] == ("id", "tags", "year", "other")
+    assert table.rows[0][3:] == ("x, y", "0", "")
+
+
 def test_hits_table_of_a_relaxed_query_shows_scores():
     table = hits_table([Hit(1, "a", None, 16, {}, score=3.14159)], "text", 16, "score")
     assert table.header[1] == "score"

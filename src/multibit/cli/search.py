@@ -170,7 +170,7 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
             marked = {} if asked.ef_search is None else {"exact": False}
             echo(json.dumps({**row, **marked, **hit.payload}, ensure_ascii=False, default=str))
     else:
-        show(hits_table(hits, searched, length, measure, exact=asked.ef_search is None))
+        show(hits_table(hits, searched, length, measure, fields=asked.fields, exact=asked.ef_search is None))
     _show_recall(asked, err=as_json)
     if sheet is not None:
         shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []

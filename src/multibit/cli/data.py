@@ -60,7 +60,7 @@ def demo(
 ) -> None:
     """Run the full pipeline on the included sample.
 
-    4,769 real pictures with texts and labels; three to four minutes on two cores.
+    4,769 real pictures with texts and labels; about three minutes on two cores.
     """
     from multibit.demo import run_demo
     from multibit.files import require_writable

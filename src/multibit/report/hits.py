@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from multibit.search.hits import Hit
-from multibit.table import Number, Table
+from multibit.table import Cell, Number, Table
 
 
 def hits_table(
@@ -26,7 +26,7 @@ def hits_table(
             labels and the image or text when None. exact: False after an approximate search.
     """
     shown = tuple(fields or ("labels", searched))
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             Number(hit.rank, "d"),
             Number(getattr(hit, measure), ".2f" if measure == "score" else "d"),

@@ -157,11 +157,13 @@ class Settings:
 
     def _require_ranges(self) -> None:
         for name, _, value in self._of_kind("float"):
-            if name in self.POSITIVE and not (value > 0 and math.isfinite(value)):
+            if not math.isfinite(value):
+                raise ConfigError(f"must be finite, got {value}.", option=name)
+            if name in self.POSITIVE and value <= 0:
                 raise ConfigError(f"must be a positive number, got {value}.", option=name)
             if name in self.SHARES and not 0 <= value < 1:
                 raise ConfigError(f"must be in [0, 1), got {value}.", option=name)
-            if not (value >= 0 and math.isfinite(value)):
+            if value < 0:
                 raise ConfigError(f"must be at least 0, got {value}.", option=name)
         for name, _, value in self._of_kind("int"):
             least = 0 if name in self.FROM_ZERO else 1

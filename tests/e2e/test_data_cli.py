@@ -204,7 +204,7 @@ def test_an_npz_dataset_is_described(tmp_path, pairs):
 def test_labels_are_created_from_texts(tmp_path, pairs):
     done("import", "pairs", pairs, "--out", tmp_path / "items.jsonl")
     printed = done("label", tmp_path / "items.jsonl", "--max-share=1", "--out", tmp_path / "labelled.jsonl")
-    assert printed.endswith("labelled.jsonl: 3 items, 1 labels, 1 items without one\n")
+    assert printed.endswith("labelled.jsonl: 3 items, 1 label, 1 item without one\n")
     data = read_manifest(tmp_path / "labelled.jsonl")
     assert data.label_names == ("dog",) and data.images == read_manifest(tmp_path / "items.jsonl").images
     (tmp_path / "names.txt").write_text("car\nblue dog\n")

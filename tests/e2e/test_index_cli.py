@@ -572,6 +572,8 @@ def test_segments_are_joined_and_answers_stay(run, index, tmp_path):
     assert len(list((index / "image.mbx").iterdir())) == 2
     assert found(run, "item 3", "--index", index, "-k", 99) == before
     assert_names(refused("index", run.folder, "--compact", "--update", "--out", index), "--compact", "--update")
+    said = refused("index", run.folder, "--remove", "a", "--compact", "--out", index)
+    assert (said.count("--remove"), said.count("--compact"), said.count("--reshard")) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(

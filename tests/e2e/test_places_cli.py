@@ -165,6 +165,6 @@ def test_a_path_is_printed_as_it_is(here):
     """Brackets and colons mean markup and emoji to the library that prints tables."""
     name = "r[/x] [red] :smile:"
     done("import", "manifest", "it.csv", "--out", f"{name}.jsonl")
-    assert done("import", "manifest", "it.csv", "--out", f"{name}.csv").startswith(f"Wrote {name}.csv: 1 items")
+    assert done("import", "manifest", "it.csv", "--out", f"{name}.csv").startswith(f"Wrote {name}.csv: 1 item,")
     assert f"{name}.jsonl" in refused("import", "manifest", f"{name}.jsonl", "--out", f"{name}.jsonl")
     assert f"Error: {name}" in refused("info", name)

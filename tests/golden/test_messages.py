@@ -58,6 +58,7 @@ train two.npz --out new
 train nan.npz --out new
 train ready.npz --out new --set colour=red
 train ready.npz --out new --set epochs=many
+train ready.npz --out new --set item_weight=inf
 train ready.npz --out new --set lengths=1
 train ready.npz --out new --config bad.toml
 train ready.npz --out new --config unknown.toml

@@ -29,6 +29,7 @@ from multibit.cli.options import (
     SetOption,
     SpreadsheetSafeOption,
     UrlDownloadOption,
+    counted,
     describe_method,
     echo,
     lines,
@@ -142,7 +143,12 @@ def import_(
         echo(f"Wrote {out}: {what}{split}")
     else:
         write_dataset(data, out, spreadsheet_safe=spreadsheet_safe)
-        echo(f"Wrote {out}: {len(data):,} items, {len(data.label_names)} labels, data {data.fingerprint()}")
+        echo(f"Wrote {out}: {_sizes(data)}, data {data.fingerprint()}")
+
+
+def _sizes(data: PairedDataset) -> str:
+    """The numbers of items and labels."""
+    return f"{counted(len(data), 'item', 'items')}, {counted(len(data.label_names), 'label', 'labels')}"
 
 
 @contextlib.contextmanager
@@ -222,7 +228,7 @@ def label(
         labelled = label_from_texts(dataset, names, **shares, count=count, plurals=plurals)
     write_dataset(labelled, out, spreadsheet_safe=spreadsheet_safe)
     without = int((labelled.label_rows.per_item() == 0).sum())
-    echo(f"Wrote {out}: {len(labelled):,} items, {len(labelled.label_names)} labels, {without:,} items without one")
+    echo(f"Wrote {out}: {_sizes(labelled)}, {counted(without, 'item', 'items')} without one")
     if (floor := common_labels_floor(labelled.label_rows)) > COMMON:
         echo(
             f"Warning: ranking the items with the most common labels first already reaches {100 * floor:.0f} % mAP, so "
@@ -286,7 +292,7 @@ def check(
         echo(f"Wrote {html}: open it in a browser")
     if groups is not None:
         found.write_groups(groups)
-        echo(f"Wrote {groups}: {len(found.groups):,} groups of near-duplicate images")
+        echo(f"Wrote {groups}: {counted(len(found.groups), 'group', 'groups')} of near-duplicate images")
 
 
 def features(
@@ -374,7 +380,7 @@ def features(
     before = (folder / "store.json").exists()
     if relabel:
         store = replace_labels(folder, dataset)
-        echo(f"Relabelled {folder}: {len(store):,} items, {len(store.dataset.label_names)} labels")
+        echo(f"Relabelled {folder}: {_sizes(store.dataset)}")
         return
     if ready or recipe:
         _save_ready(dataset, ready, recipe, folder)
@@ -387,7 +393,7 @@ def features(
     with _noting():
         store = extract_features(dataset, image_side, text_side, folder, **options)
     done = "Wrote" if not before else "Updated" if update else "Kept"
-    echo(f"{done} {folder}: {len(store):,} items, {len(store.skipped):,} skipped")
+    echo(f"{done} {folder}: {counted(len(store), 'item', 'items')}, {len(store.skipped):,} skipped")
     if store.tokens:
         echo(f"  tokens: {describe_tokens(store.token_shapes)}")
     if store.truncated:
@@ -431,7 +437,7 @@ def _features_of_url(
     if sizes_of([joined(data, PLAN)]) != [-1]:
         if is_url(out):
             raise ConfigError("must be a folder of this machine, to join parts.", option="out")
-        echo(f"Wrote {folder}: {len(join_parts(data, folder)):,} items")
+        echo(f"Wrote {folder}: {counted(len(join_parts(data, folder)), 'item', 'items')}")
         return
     with tempfile.TemporaryDirectory() as temporary, _noting():
         parts = Parts.of(data, Path(temporary), **reading, download=download)
@@ -439,9 +445,10 @@ def _features_of_url(
         target = out if is_url(out) else f"file://{parted}"
         image_side, text_side = load()
         count = extract_parts(parts, image_side, text_side, target, engine=engine, workers=workers)
-    echo(f"Wrote {target}: {len(parts.parts):,} parts, {count:,} items encoded now")
+    sizes = counted(len(parts.parts), "part", "parts"), counted(count, "item", "items")
+    echo(f"Wrote {target}: {', '.join(sizes)} encoded now")
     if not is_url(out):
-        echo(f"Wrote {folder}: {len(join_parts(target, folder)):,} items")
+        echo(f"Wrote {folder}: {counted(len(join_parts(target, folder)), 'item', 'items')}")
         shutil.rmtree(parted)
 
 
@@ -457,4 +464,4 @@ def _save_ready(dataset: PairedDataset, ready: Path | None, recipe: str | None, 
     store = read_ready(dataset, ready, recipe)
     store.require_finite()
     store.save(out)
-    echo(f"Wrote {out}: {len(store):,} items, {len(store.skipped):,} without a row in {ready}")
+    echo(f"Wrote {out}: {counted(len(store), 'item', 'items')}, {len(store.skipped):,} without a row in {ready}")

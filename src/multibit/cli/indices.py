@@ -14,6 +14,7 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
+    counted,
     echo,
     refuse_memory,
     refuse_unused,
@@ -83,7 +84,7 @@ def index(
 
     refuse_memory(codes=codes)
     tasks = {"remove": bool(remove), "compact": compact, "reshard": reshard is not None}
-    _require_one_task(ctx, tasks, bool(update or features))
+    _require_one_task(ctx, tasks, {"update": update, "features": features is not None})
     if update:
         refuse_unused(ctx, "with --update, which keeps the engine of the index", "engine")
     loaded = open_run(run)
@@ -92,7 +93,7 @@ def index(
     if reshard is not None:
         again = set_folder(folder, reshard).exists()
         written = write_shards(folder, list(paths), reshard, from_shards, model=loaded.record.model)
-        echo(f"{'Replaced' if again else 'Wrote'} {written}: {reshard} shards")
+        echo(f"{'Replaced' if again else 'Wrote'} {written}: {counted(reshard, 'shard', 'shards')}")
         return
     refuse_unused(ctx, "without --reshard", "from_shards")
     require_writable(folder, folder=True)
@@ -113,7 +114,7 @@ def index(
             for name, path in paths.items():
                 built[name].save(path)
     for name, path in paths.items():
-        echo(f"Wrote {path}: {len(built[name]):,} items")
+        echo(f"Wrote {path}: {counted(len(built[name]), 'item', 'items')}")
 
 
 def _items_of(run: AnyRun, features: Path | None, items: Items) -> tuple[FeatureStore, NDArray[np.int64] | None]:
@@ -137,7 +138,7 @@ def _load(run: Path, features: Path | None, items: Items, url: str) -> None:
     loaded = open_run(run)
     store, rows = _items_of(loaded, features, items)
     for index in load_indices(loaded, store, url, rows).values():
-        echo(f"Loaded {index.store.place}: {len(index):,} items")
+        echo(f"Loaded {index.store.place}: {counted(len(index), 'item', 'items')}")
 
 
 def _index_codes(run: AnyRun, source: str, folder: Path, engine: str) -> None:
@@ -145,16 +146,20 @@ def _index_codes(run: AnyRun, source: str, folder: Path, engine: str) -> None:
     from multibit.search.names import index_path
 
     for name, size in index_parts(run, source, folder, engine=engine).items():
-        echo(f"Wrote {index_path(folder, name)}: {size:,} items")
+        echo(f"Wrote {index_path(folder, name)}: {counted(size, 'item', 'items')}")
 
 
-def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], other: bool) -> None:
-    """Refuse options that have no effect next to one that does nothing else."""
-    given = [name for name, is_given in tasks.items() if is_given]
-    for name in given:
-        if other or len(given) > 1:
-            problem = "cannot be combined with --update, FEATURES, --remove, --compact or --reshard."
-            raise ConfigError(problem, option=name, hint="Run two commands.")
+def _require_one_task(ctx: typer.Context, tasks: Mapping[str, bool], additions: Mapping[str, bool]) -> None:
+    """Refuse options that have no effect next to one that does nothing else.
+
+    Args:
+        ctx: of the verb. tasks: whether each option that does nothing else is given. additions: the same of others.
+    """
+    given = [name for name, is_given in {**tasks, **additions}.items() if is_given]
+    for name in (each for each in given if each in tasks):
+        if others := " and ".join(f"`{each}`" for each in given if each != name):
+            hint = f"Leave out {others}, or run two commands."
+            raise ConfigError("does nothing else, so it cannot be combined.", option=name, hint=hint)
         refuse_unused(ctx, f"with --{name}, which does nothing else", "items", "engine")
 
 
@@ -216,7 +221,7 @@ def merge(
     indices = [import_index(part) if part.suffix == ".parquet" else Index.load(part) for part in parts]
     merged = Index.merge(indices, [str(part) for part in parts])
     merged.save(out)
-    echo(f"Wrote {out}: {len(merged):,} items")
+    echo(f"Wrote {out}: {counted(len(merged), 'item', 'items')}")
 
 
 def duplicates(
@@ -264,7 +269,7 @@ def duplicates(
     if radius >= found.found.bits:
         echo(f"Note: no two codes of {found.found.bits} bits differ in more, so all items are one group.", err=True)
     found.save(target)
-    echo(f"Wrote {target}: {len(found.ids):,} items in {len(found):,} groups")
+    echo(f"Wrote {target}: {counted(len(found.ids), 'item', 'items')} in {counted(len(found), 'group', 'groups')}")
     try:
         write_duplicates_page(found, str(source), page)
         echo(f"Wrote {page}: open it in a browser")

@@ -29,6 +29,7 @@ from multibit.cli.options import (
     TrainingOption,
     UrlDownloadOption,
     ValidationOption,
+    counted,
     describe_method,
     echo,
     lines,
@@ -248,7 +249,7 @@ def encode(
     ctx.with_resource(only_writer_of(target))
     store = open_features(loaded, given)
     write_codes(loaded, store, target, bits, engine=engine.value, workers=workers)
-    echo(f"Wrote {out}: {len(store):,} items, {bits or loaded.model.bits} bits per modality")
+    echo(f"Wrote {out}: {counted(len(store), 'item', 'items')}, {bits or loaded.model.bits} bits per modality")
 
 
 def _encode_url(run: Path, data: str, out: str, engine: str, workers: int, *, download: bool) -> None:
@@ -268,7 +269,8 @@ def _encode_url(run: Path, data: str, out: str, engine: str, workers: int, *, do
     with tempfile.TemporaryDirectory() as temporary:
         parts = Parts.of(data, Path(temporary), download=download)
         count = code_parts(loaded, parts, out, engine=engine, workers=workers)
-    echo(f"Wrote {out}: {len(parts.parts):,} parts, {count:,} items coded now")
+    sizes = counted(len(parts.parts), "part", "parts"), counted(count, "item", "items")
+    echo(f"Wrote {out}: {', '.join(sizes)} coded now")
 
 
 def evaluate(

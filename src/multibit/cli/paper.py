@@ -13,6 +13,7 @@ from multibit.cli.options import (
     DownloadOption,
     PresetOption,
     SetOption,
+    counted,
     echo,
     numbers,
     pairs,
@@ -108,7 +109,6 @@ def reproduce(
         require_plan,
     )
     from multibit.paper.reproduction import Reproduction
-    from multibit.table import counted
 
     if list_:
         show(entries_table())

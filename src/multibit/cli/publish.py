@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import DownloadOption, Modality, Target, echo, refuse_unused
+from multibit.cli.options import DownloadOption, Modality, Target, counted, echo, refuse_unused
 from multibit.errors import DataError
 
 
@@ -98,7 +98,7 @@ def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None)
     else:
         assert found.codes is not None  # an empty index is never saved
         export_codes(found.codes, out, bits)
-    echo(f"Wrote {out}: {len(found):,} codes of {bits or found.bits} bits")
+    echo(f"Wrote {out}: {counted(len(found), 'code', 'codes')} of {bits or found.bits} bits")
 
 
 def _export_items(ctx: typer.Context, source: Path, out: Path, bits: int | None, is_run: bool) -> None:
@@ -121,7 +121,7 @@ def _export_items(ctx: typer.Context, source: Path, out: Path, bits: int | None,
         write_huggingface(dataset, out)
         length, count = 0, len(dataset)
     codes = f", codes of {length} bits" if length else ""
-    echo(f"Wrote {out}: {count:,} items{codes}")
+    echo(f"Wrote {out}: {counted(count, 'item', 'items')}{codes}")
 
 
 def _export_portable(run: Path, out: Path, int8: bool, download: bool) -> None:

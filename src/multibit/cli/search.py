@@ -13,6 +13,7 @@ from multibit.cli.options import (
     DownloadOption,
     Modality,
     RunArgument,
+    counted,
     echo,
     refuse_unused,
     require_ending,
@@ -253,7 +254,7 @@ def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> N
     lost: dict[Lost, None] = {}
     hits = write_hits(out, _noting(_results(found, blocks, asked, fields), lost), file.count)
     _note_lost(list(lost))
-    echo(f"Wrote {out}: {hits:,} hits of {file.count:,} queries")
+    echo(f"Wrote {out}: {counted(hits, 'hit', 'hits')} of {counted(file.count, 'query', 'queries')}")
     _show_recall(asked)
 
 
@@ -293,8 +294,6 @@ def _measured() -> Recall:
 
 def _show_recall(asked: _Asked, err: bool = False) -> None:
     """Print the recall that was measured, if any."""
-    from multibit.table import counted
-
     found = asked.recall
     if found is None:
         return

@@ -20,6 +20,7 @@ from multibit.arrays import IntArray, Labels, as_labels, row_numbers
 from multibit.data.values import same_name
 from multibit.errors import DataError
 from multibit.files import fingerprint
+from multibit.table import counted
 
 Item = tuple[str, Path | None, Sequence[str], Iterable[str]]
 """Id, image file, texts and label names of one item."""
@@ -160,8 +161,9 @@ class PairedDataset:
             found = set()
             for label in map(same_name, labels):
                 if label not in columns and given is not None:
+                    known = counted(len(columns), "label is", "labels are")
                     raise DataError(
-                        f"item {key!r} has the unknown label {label!r}; {len(columns)} labels are known.",
+                        f"item {key!r} has the unknown label {label!r}; {known} known.",
                         row=row,
                         field="labels",
                         hint="Add it to `label_names`.",

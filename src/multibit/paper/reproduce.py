@@ -24,7 +24,7 @@ from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, reproduce
 from multibit.progress import tracked
 from multibit.report.page import DPI, missing_for_figures
-from multibit.table import Table, print_table, write_table
+from multibit.table import Table, counted, print_table, write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -329,7 +329,8 @@ def open_subject(path: Path, key: str | None, column: str | None) -> Subject:
         labels = _labels_of(path, arrays, key or "labels")
         names = tuple(str(each) for each in arrays.get("label_names", ()))
         if names and len(names) != labels.shape[1]:
-            raise DataError(f"{len(names)} names for {labels.shape[1]} label columns.", file=path, field="label_names")
+            sizes = counted(len(names), "name", "names"), counted(labels.shape[1], "label column", "label columns")
+            raise DataError(f"{' for '.join(sizes)}.", file=path, field="label_names")
         return Subject(labels, names, None, column)
     if key is not None:
         raise ConfigError(

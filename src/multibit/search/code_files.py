@@ -170,7 +170,8 @@ class CodeSets:
         """
         columns = self.database.labels.shape[1]
         if len(names) not in (0, columns):
-            problem = f"{len(names)} names for the {columns} label columns of {self.source}."
+            sizes = counted(len(names), "name", "names"), counted(columns, "label column", "label columns")
+            problem = f"{' for '.join(sizes)} of {self.source}."
             raise DataError(problem, option="label_names", hint="Write one name per column, in their order.")
 
     def require_same_items(self, query_labels: Labels, database_labels: Labels, other: Path) -> None:

@@ -325,6 +325,19 @@ def test_a_shard_that_hangs_is_given_up(pictured, indices, three):
         assert router.post("/v1/search", json={**SEARCH, "partial": True}).json()["missing"] == ["3/3"]
 
 
+def test_a_connection_that_ends_while_it_is_made_is_a_missing_shard(pictured, indices, three, monkeypatch):
+    with router_of(three, refresh=60.0) as router:
+        await_ready(router)
+        (gone,) = router.app.state.service.fleet.of(3)
+
+        async def without_socket(*_, **__):
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+        monkeypatch.setattr(gone.http, "request", without_socket)
+        answer = router.post("/v1/search", json=SEARCH)
+        assert answer.status_code == 503 and "3/3" in answer.json()["detail"]
+
+
 def test_shards_of_different_sets_or_models_are_refused(pictured, indices, three):
     folder = shutil.copytree(indices, pictured.folder / f"{indices.name} other")
     reshard(folder, ["image", "text"], COUNT)

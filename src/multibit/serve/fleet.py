@@ -68,7 +68,7 @@ class Replica:
                 self.problem = SAID.get(response.status_code, f"status {response.status_code}")
                 return
             self.info, self.problem = ShardInfo.model_validate_json(response.content), ""
-        except (httpx.TransportError, TimeoutError) as error:
+        except (httpx.TransportError, TimeoutError, AttributeError) as error:  # see `_send`
             self.problem = _said(error)
         except ValidationError:
             self.problem = NO_SHARD
@@ -297,7 +297,9 @@ async def _send(replica: Replica, method: str, path: str, sent: Mapping[str, Any
     headers = {**sent.get("headers", {}), "Multibit-Shard": replica.info.identity}
     try:
         response = await replica.http.request(method, path, **{**sent, "headers": headers})
-    except httpx.TransportError as error:
+    except (httpx.TransportError, AttributeError) as error:
+        # The event loop has no socket to give where a server dies just as it is connected to, and httpx does not
+        # expect that: an AttributeError.
         replica.problem = _said(error)
         raise _NoAnswerError(replica.problem) from None
     if response.status_code in FAILED or response.status_code >= 500:

@@ -205,7 +205,7 @@ def test_bits_by_allocation(allocation, scales, bits, blocks):
         ({"alignment": "triplet"}, "alignment", ("'triplet'", "listwise", "pairwise")),
         ({"input_dropout": 1}, "input_dropout", ("[0, 1)", "got 1")),
         ({"binary_weight": -1}, "binary_weight", ("at least 0", "-1")),
-        ({"standard_weight": "nan"}, "standard_weight", ("at least 0", "nan")),
+        ({"standard_weight": "nan"}, "standard_weight", ("finite", "nan")),
         ({"allocation": "uniform", "lengths": (1,)}, "lengths", ("1", "2 scales")),
     ],
     ids=str,

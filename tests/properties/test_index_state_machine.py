@@ -163,8 +163,8 @@ class IndexMachine(RuleBasedStateMachine):
             with pytest.raises(DataError):
                 self.index.search(pack(queries), k, bits, **limits)
             return
-        filtered = limits.get("among") is not None or limits["where"] is not None
-        if filtered and self.model and not ENGINES[self.engine].capabilities.filters:
+        by_filter_alone = limits["where"] is not None and limits.get("among") is None  # named items need no engine
+        if by_filter_alone and self.model and not ENGINES[self.engine].capabilities.filters:
             with pytest.raises(ConfigError):
                 self.index.search(pack(queries), k, bits, **limits)
             return

@@ -200,7 +200,7 @@ class Client:
         return self._send(self._calls.search_image(image, SearchOptions(**options)))
 
     def similar(self, id: Id, **options: Any) -> SearchResponse:
-        """The items nearest to an item, without itself: source, modality, bits, k."""
+        """The items nearest to an item, without itself: source, modality, bits, k, ef_search."""
         return self._send(self._calls.similar(id, **options))
 
     def encode(self, texts: Sequence[str] = (), **options: Any) -> EncodeResponse:

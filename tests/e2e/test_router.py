@@ -135,7 +135,8 @@ def test_items_and_what_is_near_them_come_from_their_own_shard(pair):
     for number in (0, 5, 17, ITEMS - 1):
         path = f"/v1/items/{quote(item_id(number), safe='')}"
         for rest in ("", "/image", "/image?width=16", "/similar", "/similar?k=60&bits=4", "/similar?source=text&k=3",
-                     "/similar?modality=text&bits=8", "/similar?bits=99"):  # fmt: skip
+                     "/similar?modality=text&bits=8", "/similar?bits=99",
+                     "/similar?ef_search=20", "/similar?ef_search=0"):  # fmt: skip
             same(router.get(path + rest), whole.get(path + rest))
         tag = whole.get(f"{path}/image").headers["etag"]
         assert router.get(f"{path}/image").headers["etag"] == tag
@@ -175,7 +176,19 @@ def test_the_description_has_the_endpoints_of_a_server(pair):
     whole, router = pair
     ours, theirs = (each.get("/v1/openapi.json").json()["paths"] for each in (router, whole))
     del theirs["/v1/shard"]
-    assert {path: set(methods) for path, methods in ours.items()} == {path: set(m) for path, m in theirs.items()}
+    asked = "parameters", "requestBody", "responses"
+    ours, theirs = (
+        {(path, method): [about.get(each) for each in asked] for path, methods in paths.items()
+         for method, about in methods.items()}
+        for paths in (ours, theirs)
+    )  # fmt: skip
+    assert ours == theirs
+
+
+def test_an_id_of_another_kind_is_told_the_kind_of_the_ids(pair):
+    whole, router = pair
+    for name in (3, "3"):
+        same(*(each.post("/v1/search", json={"id": name}) for each in (router, whole)))
 
 
 # Changes

@@ -153,6 +153,11 @@ class Collection:
         """Modalities that can be searched."""
         return [each for each in MODALITIES if any(shelf.modality == each for shelf in self._shelves.values())]
 
+    @property
+    def id_kind(self) -> str:
+        """Kind of the ids, as of `Index.id_kind`; "" while there are no items."""
+        return next((kind for shelf in self._shelves.values() if (kind := shelf.current.id_kind)), "")
+
     def index(self, modality: Modality, bits: int | None = None) -> Index | RemoteIndex:
         """The current version of the index that serves a length.
 

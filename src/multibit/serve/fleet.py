@@ -224,6 +224,11 @@ class Fleet:
         """What the shards said last, by number."""
         return {n: info for n in self.shards for each in self.of(n)[:1] if (info := each.info) is not None}
 
+    @property
+    def id_kind(self) -> str:
+        """Kind of the ids of all shards; "" while there are no items."""
+        return next((info.ids for info in self.infos.values() if info.ids), "")
+
     def fields(self, modality: Modality) -> dict[str, str]:
         """The fields of the items of all shards: name -> kind.
 

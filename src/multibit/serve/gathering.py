@@ -16,6 +16,7 @@ import msgspec
 
 from multibit.codes import MODALITIES
 from multibit.errors import DataError
+from multibit.search.columns import other_kind
 from multibit.search.shards import Shard
 from multibit.serve.explain import common_values
 from multibit.serve.fleet import Fleet, MissingShardError
@@ -124,7 +125,8 @@ class Gathering:
         query = {"code": await self.code_of(name, source)}
         others = [self._searched(number, body) for number, body in self._sent(query, options, modality).items()
                   if number != owner]  # fmt: skip
-        given = {"source": source, "modality": modality, "bits": options.bits, "k": options.k}
+        given = {"source": source, "modality": modality, "bits": options.bits, "k": options.k,
+                 "ef_search": options.ef_search}  # fmt: skip
         own = self._asked(owner, "GET", f"{item_path(name)}/similar", params=_given(given))
         return merge(await _gathered(own, *others), options.k)
 
@@ -162,15 +164,22 @@ class Gathering:
 
     async def code_of(self, name: Id, source: Modality) -> str:
         """The stored code of an item, hexadecimal."""
+        kind = self.fleet.id_kind
+        is_possible = isinstance(name, str) or kind != "string"  # in a path an integer is a text
+        codes = await self._codes_of(name) if is_possible else {}
+        if source not in codes:
+            raise not_found(f"{source} with id {name!r}", other_kind(name, kind))
+        return codes[source]
+
+    async def _codes_of(self, name: Id) -> dict[str, str]:
+        """The codes of an item by modality; none of an unknown one."""
         try:
-            codes = _decoded(await self.ask(self.owner(name), "GET", item_path(name)))["codes"]
+            found: dict[str, str] = _decoded(await self.ask(self.owner(name), "GET", item_path(name)))["codes"]
         except PassedError as error:
             if error.response.status_code != 404:
                 raise
-            codes = {}
-        if source not in codes:
-            raise not_found(f"{source} with id {name!r}")
-        return str(codes[source])
+            return {}
+        return found
 
     # Items
 

@@ -16,12 +16,24 @@ from multibit.serve.service import Service, hexadecimal
 
 router = APIRouter(prefix="/v1/items", tags=["items"])
 
-_MORE: dict[int | str, dict[str, Any]] = {
+REFUSALS: dict[int | str, dict[str, Any]] = {
     403: {**DESCRIBED[422], "description": "The server was started without the permission to write."},
     404: {**DESCRIBED[422], "description": "No such item."},
     409: {**DESCRIBED[422], "description": "Another process is writing the index; try again."},
 }
+IMAGE_ANSWERS = {**REFUSALS, 200: {"content": {"image/*": {}}}}
+# Parameters, which a router has too
+Listed = Annotated[models.Modality, Query(description="Modality of the items.")]
+Offset = Annotated[int, Query(ge=0, le=2**40, description="Items to leave out, the oldest ones.")]
+Limit = Annotated[int, Query(ge=1, description="Most items of the answer; the server has a limit too.")]
 Width = Annotated[int | None, Query(ge=16, le=1024, description="Largest side of a copy, in pixels.")]
+Source = Annotated[
+    models.Modality, Query(description="Which code of the item is the query: that of its image, or of its text.")
+]
+Target = Annotated[models.Modality | None, Query(description="Modality of the hits. Default: the source.")]
+Length = Annotated[int | None, Query(ge=1, le=1024, description=models.BITS)]
+Hits = Annotated[int, Query(ge=1, description="Number of hits.")]
+Candidates = Annotated[int | None, Query(ge=1, le=1000, description=models.EF_SEARCH)]
 
 
 def _require_writable(service: Service) -> None:
@@ -29,7 +41,7 @@ def _require_writable(service: Service) -> None:
         raise RefusedError(403, "this server only reads.", hint="Start it as `writable`.")
 
 
-@router.put("", response_model=models.Changed, responses=_MORE)
+@router.put("", response_model=models.Changed, responses=REFUSALS)
 async def put_items(request: models.PutItems, service: Served) -> Response:
     """Add items; those with a known id are replaced as a whole."""
     _require_writable(service)
@@ -40,9 +52,9 @@ async def put_items(request: models.PutItems, service: Served) -> Response:
 @router.get("", response_model=models.ItemList)
 async def list_items(
     service: Served,
-    modality: Annotated[models.Modality, Query(description="Modality of the items.")] = "image",
-    offset: Annotated[int, Query(ge=0, le=2**40, description="Items to leave out, the oldest ones.")] = 0,
-    limit: Annotated[int, Query(ge=1, description="Most items of the answer; the server has a limit too.")] = 20,
+    modality: Listed = "image",
+    offset: Offset = 0,
+    limit: Limit = 20,
 ) -> Response:
     """Some items of one modality, in order of age."""
     if limit > service.settings.max_k:
@@ -51,7 +63,7 @@ async def list_items(
     return as_json({"total": total, "items": [visible(name, payload) for name, payload in found]})
 
 
-@router.get("/{id:path}/image", responses={**_MORE, 200: {"content": {"image/*": {}}}}, response_class=Response)
+@router.get("/{id:path}/image", responses=IMAGE_ANSWERS, response_class=Response)
 async def get_image(id: str, request: Request, service: Served, width: Width = None) -> Response:
     """The image of an item: the file itself, or a small copy."""
     path = await service.run(service.collection.image_path, id)
@@ -62,23 +74,22 @@ async def get_image(id: str, request: Request, service: Served, width: Width = N
     return Response(picture.content, media_type=picture.media_type, headers=headers)
 
 
-@router.get("/{id:path}/similar", response_model=models.SearchResponse, responses=_MORE)
+@router.get("/{id:path}/similar", response_model=models.SearchResponse, responses=REFUSALS)
 async def get_similar(
     id: str,
     service: Served,
-    source: Annotated[
-        models.Modality, Query(description="Which code of the item is the query: that of its image, or of its text.")
-    ] = "image",
-    modality: Annotated[models.Modality | None, Query(description="Modality of the hits. Default: the source.")] = None,
-    bits: Annotated[int | None, Query(ge=1, le=1024, description=models.BITS)] = None,
-    k: Annotated[int, Query(ge=1, description="Number of hits.")] = 10,
+    source: Source = "image",
+    modality: Target = None,
+    bits: Length = None,
+    k: Hits = 10,
+    ef_search: Candidates = None,
 ) -> Response:
     """The items nearest to an item, without itself."""
-    options = models.SearchOptions(modality=modality, bits=bits, k=k)
+    options = models.SearchOptions(modality=modality, bits=bits, k=k, ef_search=ef_search)
     return search_answer(*await service.similar(id, source, options))
 
 
-@router.get("/{id:path}", response_model=models.Item, responses=_MORE)
+@router.get("/{id:path}", response_model=models.Item, responses=REFUSALS)
 async def get_item(id: str, service: Served) -> Response:
     """An item with its metadata and codes."""
     hit, values = await service.run(service.collection.item, id)
@@ -86,7 +97,7 @@ async def get_item(id: str, service: Served) -> Response:
     return as_json({**visible(hit.id, dict(hit.payload)), "codes": codes})
 
 
-@router.delete("/{id:path}", status_code=204, responses=_MORE, response_class=Response)
+@router.delete("/{id:path}", status_code=204, responses=REFUSALS, response_class=Response)
 async def delete_item(id: str, service: Served) -> Response:
     """Remove an item."""
     _require_writable(service)

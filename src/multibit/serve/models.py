@@ -37,6 +37,7 @@ Bits = Annotated[int, Field(ge=1, le=1024)]
 Age = Annotated[int, Field(ge=0, lt=2**63)]
 
 BITS = "Code length, any from 1 to the full length; the full length by default."
+EF_SEARCH = "Approximate search in a database: candidates in its HNSW index at this length. Exact by default."
 WHERE = 'Filter on the fields, in the grammar of MongoDB: {"labels": {"$in": ["cat", "dog"]}, "year": {"$gte": 2010}}.'
 
 
@@ -60,12 +61,7 @@ class SearchOptions(Model):
         default=None, ge=0, le=65_535, description="Only hits with at most this many other bits."
     )
     fields: list[Text] | None = Field(default=None, description="Fields that the hits have; all by default.")
-    ef_search: int | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        description="Approximate search in a database: candidates in its HNSW index at this length. Exact by default.",
-    )
+    ef_search: int | None = Field(default=None, ge=1, le=1000, description=EF_SEARCH)
     partial: bool = Field(
         default=False, description="Answer without the shards that do not answer; `missing` says which."
     )
@@ -337,7 +333,8 @@ class ShardInfo(Model):
 
     Attributes:
         shard: such as 2/8. identity: shard, set and model, which a request of a router names.
-        set: that the shards were written with. model: fingerprint. items: name of an index -> number of items.
+        set: that the shards were written with. model: fingerprint. ids: their kind, as of `Index.id_kind`.
+        items: name of an index -> number of items.
         fields: modality -> field -> kind. encodes: modalities that raw queries may have.
         writable: whether items can be changed. limits: name -> value.
     """
@@ -346,6 +343,7 @@ class ShardInfo(Model):
     identity: str
     set: str
     model: str
+    ids: str
     items: dict[str, int]
     fields: dict[Modality, dict[str, Kind]]
     encodes: list[Modality]

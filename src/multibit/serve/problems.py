@@ -112,10 +112,11 @@ def install(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        headers = dict(error.headers or {})
+        headers, detail = dict(error.headers or {}), str(error.detail)
         if error.status_code == 405:
             headers["Allow"] = ", ".join(_methods([app, *routers], request))
-        return problem_response(error.status_code, str(error.detail), headers=headers)
+            detail = f"{printable(request.method)} is not possible here; choose from {headers['Allow']}."
+        return problem_response(error.status_code, detail, headers=headers)
 
     async def known(request: Request, error: Exception) -> Response:
         return response_to(error)

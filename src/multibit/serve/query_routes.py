@@ -21,6 +21,10 @@ from multibit.serve.service import decode_base64, hexadecimal
 
 router = APIRouter(prefix="/v1", tags=["queries"])
 
+# Parts of a form, which a router has too
+Upload = Annotated[UploadFile, File(description="An image file.")]
+Options = Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')]
+
 
 @router.post("/search", response_model=models.SearchResponse)
 async def search(request: models.SearchRequest, service: Served) -> Response:
@@ -32,8 +36,8 @@ async def search(request: models.SearchRequest, service: Served) -> Response:
 async def search_by_image(
     request: Request,
     service: Served,
-    image: Annotated[UploadFile, File(description="An image file.")],
-    options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
+    image: Upload,
+    options: Options = "{}",
 ) -> Response:
     """Search by an image; the hits are texts unless `options` name another modality."""
     chosen = read_options(options)

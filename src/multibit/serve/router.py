@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, File, Form, Query, UploadFile
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -16,11 +16,23 @@ from multibit.serve.answers import as_json
 from multibit.serve.app import assembled
 from multibit.serve.fleet import Fleet
 from multibit.serve.gathering import Gathering, PassedError, item_path
-from multibit.serve.item_routes import Width
+from multibit.serve.item_routes import (
+    IMAGE_ANSWERS,
+    REFUSALS,
+    Candidates,
+    Hits,
+    Length,
+    Limit,
+    Listed,
+    Offset,
+    Source,
+    Target,
+    Width,
+)
 from multibit.serve.metrics import Metrics
 from multibit.serve.problems import RefusedError
-from multibit.serve.query_routes import read_options, refuse_other_parts
-from multibit.serve.run_routes import EVERY, livez
+from multibit.serve.query_routes import Options, Upload, read_options, refuse_other_parts
+from multibit.serve.run_routes import NOT_READY, UNKNOWN_LABEL, Every, Labels, livez
 from multibit.serve.settings import ServerSettings
 
 KEPT = ("content-type", "etag", "cache-control", "retry-after")  # headers of a shard that reach the client
@@ -95,8 +107,8 @@ async def search(request: models.SearchRequest, all_shards: Gathered) -> Respons
 async def search_by_image(
     request: Request,
     all_shards: Gathered,
-    image: Annotated[UploadFile, File(description="An image file.")],
-    options: Annotated[str, Form(description='As for a search, as JSON: {"bits": 32, "k": 5}.')] = "{}",
+    image: Upload,
+    options: Options = "{}",
 ) -> Response:
     """Search by an image; the hits are texts unless `options` name another modality."""
     chosen = read_options(options)
@@ -105,9 +117,30 @@ async def search_by_image(
 
 
 @router.post("/v1/encode", response_model=models.EncodeResponse)
+async def encode(body: models.EncodeRequest, request: Request, all_shards: Gathered) -> Response:
+    """Encode texts and images."""
+    return await _any_shard(request, all_shards)
+
+
 @router.post("/v1/embeddings", response_model=models.EmbeddingsResponse)
+async def embeddings(body: models.EmbeddingsRequest, request: Request, all_shards: Gathered) -> Response:
+    """Embed texts, in the form of OpenAI's interface: `dimensions` is the code length, the values are relaxed."""
+    return await _any_shard(request, all_shards)
+
+
 @router.get("/v1/explain", response_model=models.Explanation)
-async def any_shard(request: Request, all_shards: Gathered) -> Response:
+async def explain_run(request: Request, all_shards: Gathered) -> Response:
+    """Accuracy by length, bit budget by scale, and warnings about the codes."""
+    return await _any_shard(request, all_shards)
+
+
+@router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours, responses=UNKNOWN_LABEL)
+async def neighbours(name: str, request: Request, all_shards: Gathered, k: Labels = 12) -> Response:
+    """The labels that the relation teacher considers related to a label, with the score at each scale."""
+    return await _any_shard(request, all_shards)
+
+
+async def _any_shard(request: Request, all_shards: Gathered) -> Response:
     """What every shard answers alike."""
     path = request.scope["raw_path"].decode("latin-1")
     sent: Mapping[str, Any] = {"params": dict(request.query_params)}
@@ -116,18 +149,10 @@ async def any_shard(request: Request, all_shards: Gathered) -> Response:
     return _as_it_is(await all_shards.ask_any(request.method, path, **sent))
 
 
-@router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours)
-async def neighbours(
-    name: str, request: Request, all_shards: Gathered, k: Annotated[int, Query(ge=1, le=1000)] = 12
-) -> Response:
-    """The labels that the relation teacher considers related to a label."""
-    return await any_shard(request, all_shards)
-
-
 # Items
 
 
-@router.put("/v1/items", response_model=models.Changed)
+@router.put("/v1/items", response_model=models.Changed, responses=REFUSALS)
 async def put_items(request: models.PutItems, all_shards: Gathered) -> Response:
     """Add items; those with a known id are replaced as a whole."""
     return as_json(await all_shards.put(request.items))
@@ -136,15 +161,15 @@ async def put_items(request: models.PutItems, all_shards: Gathered) -> Response:
 @router.get("/v1/items", response_model=models.ItemList)
 async def list_items(
     all_shards: Gathered,
-    modality: models.Modality = "image",
-    offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
-    limit: Annotated[int, Query(ge=1)] = 20,
+    modality: Listed = "image",
+    offset: Offset = 0,
+    limit: Limit = 20,
 ) -> Response:
     """Some of the first items of one modality, in order of age."""
     return as_json(await all_shards.listed(modality, offset, limit))
 
 
-@router.get("/v1/items/{id:path}/image", response_class=Response)
+@router.get("/v1/items/{id:path}/image", responses=IMAGE_ANSWERS, response_class=Response)
 async def get_image(id: str, request: Request, all_shards: Gathered, width: Width = None) -> Response:
     """The image of an item: the file itself, or a small copy."""
     known = request.headers.get("if-none-match")
@@ -154,27 +179,28 @@ async def get_image(id: str, request: Request, all_shards: Gathered, width: Widt
     return _as_it_is(await all_shards.ask(all_shards.owner(id), "GET", f"{item_path(id)}/image", **sent))
 
 
-@router.get("/v1/items/{id:path}/similar", response_model=models.SearchResponse)
+@router.get("/v1/items/{id:path}/similar", response_model=models.SearchResponse, responses=REFUSALS)
 async def get_similar(
     id: str,
     all_shards: Gathered,
-    source: models.Modality = "image",
-    modality: models.Modality | None = None,
-    bits: Annotated[int | None, Query(ge=1, le=1024, description=models.BITS)] = None,
-    k: Annotated[int, Query(ge=1)] = 10,
+    source: Source = "image",
+    modality: Target = None,
+    bits: Length = None,
+    k: Hits = 10,
+    ef_search: Candidates = None,
 ) -> Response:
     """The items nearest to an item, without itself."""
-    options = models.SearchOptions(modality=modality, bits=bits, k=k)
+    options = models.SearchOptions(modality=modality, bits=bits, k=k, ef_search=ef_search)
     return as_json(await all_shards.similar(id, source, options))
 
 
-@router.get("/v1/items/{id:path}", response_model=models.Item)
+@router.get("/v1/items/{id:path}", response_model=models.Item, responses=REFUSALS)
 async def get_item(id: str, all_shards: Gathered) -> Response:
     """An item with its metadata and codes."""
     return _as_it_is(await all_shards.ask(all_shards.owner(id), "GET", item_path(id)))
 
 
-@router.delete("/v1/items/{id:path}", status_code=204, response_class=Response)
+@router.delete("/v1/items/{id:path}", status_code=204, responses=REFUSALS, response_class=Response)
 async def delete_item(id: str, all_shards: Gathered) -> Response:
     """Remove an item."""
     await all_shards.delete(id)
@@ -185,7 +211,7 @@ async def delete_item(id: str, all_shards: Gathered) -> Response:
 
 
 @router.get("/v1/info", response_model=models.Info)
-async def info(all_shards: Gathered, every: Annotated[bool, Query(description=EVERY)] = False) -> Response:
+async def info(all_shards: Gathered, every: Every = False) -> Response:
     """What is served: lengths, sizes, fields with counts, limits."""
     return as_json(await all_shards.info(every))
 
@@ -193,7 +219,7 @@ async def info(all_shards: Gathered, every: Annotated[bool, Query(description=EV
 router.get("/livez", response_class=PlainTextResponse)(livez)
 
 
-@router.get("/readyz", response_class=PlainTextResponse)
+@router.get("/readyz", response_class=PlainTextResponse, responses=NOT_READY)
 async def readyz(all_shards: Gathered) -> str:
     """Whether queries are answered: while every shard has a server, and until the router is told to stop."""
     if not all_shards.is_ready:

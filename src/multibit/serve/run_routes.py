@@ -13,11 +13,13 @@ from multibit.serve.explain import explain, related_labels
 from multibit.serve.problems import DESCRIBED, RefusedError, not_found
 
 router = APIRouter(tags=["server"])
-EVERY = "Counts of all values of each field, not only of those to choose from."
+# Parameters, which a router has too
+Every = Annotated[bool, Query(description="Counts of all values of each field, not only of those to choose from.")]
+Labels = Annotated[int, Query(ge=1, le=1000, description="Number of labels.")]
 
 
 @router.get("/v1/info", response_model=models.Info)
-async def info(service: Served, every: Annotated[bool, Query(description=EVERY)] = False) -> Response:
+async def info(service: Served, every: Every = False) -> Response:
     """What is served: lengths, sizes, fields with counts, limits."""
     run = service.collection.run
     sizes = {"image": run.recipe.image.dimension, "text": run.recipe.text.dimension}
@@ -41,7 +43,7 @@ async def shard(service: Served) -> Response:
         raise not_found("shard: this server has whole indices")
     return as_json({
         "shard": str(collection.shard), "identity": collection.identity, "set": collection.set,
-        "model": collection.run.record.model, "items": collection.sizes,
+        "model": collection.run.record.model, "ids": collection.id_kind, "items": collection.sizes,
         "fields": {modality: collection.fields(modality) for modality in collection.modalities},
         "encodes": list(service.encoder.encoders), "writable": service.settings.writable,
         "limits": service.settings.limits,
@@ -54,15 +56,13 @@ async def explain_run(service: Served) -> Response:
     return as_json(await service.fact("explanation", lambda: explain(service.collection)))
 
 
-_UNKNOWN: dict[int | str, dict[str, Any]] = {
+UNKNOWN_LABEL: dict[int | str, dict[str, Any]] = {
     404: {**DESCRIBED[422], "description": "No such label, or a run without a relation teacher."}
 }
 
 
-@router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours, responses=_UNKNOWN)
-async def neighbours(
-    name: str, service: Served, k: Annotated[int, Query(ge=1, le=1000, description="Number of labels.")] = 12
-) -> Response:
+@router.get("/v1/labels/{name:path}/neighbours", response_model=models.Neighbours, responses=UNKNOWN_LABEL)
+async def neighbours(name: str, service: Served, k: Labels = 12) -> Response:
     """The labels that the relation teacher considers related to a label, with the score at each scale."""
     return as_json(await service.run(related_labels, service.collection.run, name, k))
 
@@ -73,7 +73,10 @@ async def livez() -> str:
     return "ok"
 
 
-@router.get("/readyz", response_class=PlainTextResponse, responses={503: DESCRIBED[503]})
+NOT_READY: dict[int | str, dict[str, Any]] = {503: DESCRIBED[503]}
+
+
+@router.get("/readyz", response_class=PlainTextResponse, responses=NOT_READY)
 async def readyz(service: Served) -> str:
     """Whether queries are answered: after the first one, and until the server is told to stop."""
     if not service.is_ready:

@@ -1,7 +1,9 @@
 """Codes in files of other tools: those tools read them, and other files are refused."""
 
 import datetime
+import errno
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -87,6 +89,17 @@ def test_faiss_reads_its_file_and_finds_the_same_distances(tmp_path, faiss, leng
     found = nearest(queries, codes, 80)
     np.testing.assert_array_equal(np.take_along_axis(rows, by_row, axis=1), found.rows)
     np.testing.assert_array_equal(np.take_along_axis(distances, by_row, axis=1), found.distances)
+
+
+@pytest.mark.parametrize("items", [0, 1, 50])
+def test_faiss_files_of_any_number_of_codes_are_those_of_faiss(tmp_path, faiss, items):
+    codes = Codes.from_bits(random_bits(items, 24))
+    export_codes(codes, tmp_path / "codes.faiss")
+    index = faiss.IndexBinaryFlat(24)
+    index.add(codes.to_bytes())
+    faiss.write_index_binary(index, str(tmp_path / "made.faiss"))
+    assert (tmp_path / "codes.faiss").read_bytes() == (tmp_path / "made.faiss").read_bytes()
+    assert import_codes(tmp_path / "codes.faiss") == codes
 
 
 @pytest.mark.parametrize("items", [0, 1, 50])
@@ -195,6 +208,21 @@ def test_a_length_that_a_faiss_index_does_not_hold_is_refused(tmp_path, faiss):
     path = tmp_path / "codes.faiss"
     export_codes(Codes.from_bits(random_bits(2, 20)), path)
     assert_refused(lambda: import_codes(path, 25), file=path, option="bits", found="3 bytes")
+
+
+@pytest.mark.parametrize("ending", [".npy", ".faiss"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch, faiss, ending):
+    opened = Path.open
+
+    def on_full_disk(path, *options):
+        return opened(Path("/dev/full") if path.suffix == ending else path, *options)
+
+    monkeypatch.setattr(Path, "open", on_full_disk)
+    with pytest.raises(OSError) as caught:
+        export_codes(Codes.from_bits(random_bits(300_000, 128)), tmp_path / f"codes{ending}")
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("ending", [".npy", ".faiss"])

@@ -11,9 +11,9 @@ import pytest
 from multibit import Codes, Index
 from multibit.errors import ConfigError, DataError
 from multibit.inventory import describe
-from multibit.search.building import create_index
+from multibit.search.building import copy_index, create_index
 from multibit.search.duplicates import find_duplicates
-from multibit.search.exchange import export_index, import_index
+from multibit.search.exchange import export_codes, export_index, import_codes, import_index
 from multibit.search.remote.loading import BLOCK, IndexSource
 from multibit.search.segments import Version
 from multibit.search.shards import reshard
@@ -169,6 +169,44 @@ def test_an_export_is_that_of_one_segment(index, whole, tmp_path):
     assert ours.schema.equals(theirs.schema, check_metadata=True)
     assert ours.to_pylist() == theirs.to_pylist()
     assert len(import_index(tmp_path / "ours.parquet")) == ITEMS - len(REMOVED)
+
+
+@pytest.mark.parametrize("block", [1, 4, ITEMS])
+@pytest.mark.parametrize("length", [None, 3, 20])
+def test_exported_codes_are_those_of_one_segment(index, bits, tmp_path, monkeypatch, length, block):
+    monkeypatch.setattr("multibit.search.exchange.ROWS", block)
+    kept = bits[kept_rows()][:, :length]
+    export_codes(index, tmp_path / "codes.npy", length)
+    np.testing.assert_array_equal(np.load(tmp_path / "codes.npy"), np.packbits(kept, axis=1))
+    faiss = pytest.importorskip("faiss")
+    export_codes(index, tmp_path / "codes.faiss", length)
+    assert import_codes(tmp_path / "codes.faiss", kept.shape[1]) == Codes.from_bits(kept)
+    added = faiss.IndexBinaryFlat(8 * -(-kept.shape[1] // 8))
+    added.add(np.packbits(kept, axis=1))
+    assert (tmp_path / "codes.faiss").read_bytes() == faiss.serialize_index_binary(added).tobytes()
+    assert {path.name for path in tmp_path.glob("codes*")} == {"codes.npy", "codes.faiss"}
+
+
+def test_codes_of_an_empty_index_are_not_exported(tmp_path):
+    with pytest.raises(DataError):
+        export_codes(Index(), tmp_path / "codes.npy")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fields", [[], ["day", "labels"]])
+def test_a_copy_has_the_items_and_some_fields(index, folder, fields, monkeypatch):
+    monkeypatch.setattr("multibit.search.building.BLOCK", 4)
+    copy_index(index, folder.parent / "copy.mbx", fields)
+    copy = Index.open(folder.parent / "copy.mbx")
+    assert copy.fields == {name: index.fields[name] for name in fields}
+    assert (copy.model, copy.modality, copy.engine_name) == (index.model, index.modality, index.engine_name)
+    assert copy.page(0, ITEMS) == [
+        (f"i{row}", {name: value for name, value in payload(row).items() if name in fields}) for row in kept_rows()
+    ]
+    np.testing.assert_array_equal(copy.some_codes(ITEMS).to_bits(), index.some_codes(ITEMS).to_bits())
+    with pytest.raises(ConfigError) as caught:
+        copy_index(index, folder.parent / "other.mbx", ["unknown"])
+    assert caught.value.option == "fields" and not (folder.parent / "other.mbx").exists()
 
 
 def test_an_index_is_described_loaded_and_resharded(index, folder, whole):

@@ -96,8 +96,7 @@ def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None)
     if out.suffix == ".parquet":
         export_index(found, out, bits)
     else:
-        assert found.codes is not None  # an empty index is never saved
-        export_codes(found.codes, out, bits)
+        export_codes(found, out, bits)
     echo(f"Wrote {out}: {counted(len(found), 'code', 'codes')} of {bits or found.bits} bits")
 
 

@@ -14,6 +14,7 @@ from multibit.portable.card import model_card
 from multibit.portable.export import has_packaged_encoders, write_config, write_networks
 from multibit.portable.model import NETWORKS
 from multibit.search import Index
+from multibit.search.building import copy_index
 from multibit.search.names import INDEX
 
 if TYPE_CHECKING:
@@ -100,8 +101,4 @@ def _write_indices(run: Run, source: Path, target: Path) -> None:
     for file in files:
         index = Index.load(file)
         index.require_model(run.record.model)
-        assert index.codes is not None  # an empty index is never saved
-        metadata = index.payloads.only([field for field in index.fields if field != IMAGE])
-        published = Index(index.model, index.engine_name, index.modality)
-        published.add(index.ids, index.codes, metadata)
-        published.save(target / file.name)
+        copy_index(index, target / file.name, [field for field in index.fields if field != IMAGE])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from multibit.errors import DataError, MismatchError, require_kind, require_know
 from multibit.search.changes import segment_of
 from multibit.search.columns import IdColumn, require_distinct
 from multibit.search.engines import ENGINES
+from multibit.search.index import Index
 from multibit.search.metadata import Metadata, merge_kinds
 from multibit.search.searching import require_views
 from multibit.search.segments import LARGEST, Part, Segment, Version, merged
 from multibit.search.storage import SegmentWriter, creating
+
+BLOCK = 1 << 18  # items of an index that are read at a time
 
 
 class IndexBuilder:
@@ -101,7 +104,6 @@ def create_index(
 
     Example:
         >>> import tempfile
-        >>> from multibit.search import Index
         >>> path = Path(tempfile.mkdtemp()) / "large.mbx"
         >>> with create_index(path) as builder:
         ...     builder.add(["a", "b"], Codes.from_bits([[1, 1], [1, 0]]), [{"year": 2001}, {}])
@@ -114,3 +116,30 @@ def create_index(
         builder = IndexBuilder(writer, size, fields or {})
         yield builder
         builder.finish()
+
+
+def copy_index(index: Index, path: Path | str, fields: Sequence[str]) -> None:
+    """Write the items of an index as a new one, in a stream as `create_index`.
+
+    Args:
+        index: to read. path: of the new index. fields: of the metadata that the new one has.
+
+    Raises:
+        ConfigError: no such field. DataError, BusyError: as `create_index`.
+
+    Example:
+        >>> import tempfile
+        >>> path, index = Path(tempfile.mkdtemp()) / "copy.mbx", Index()
+        >>> index.add(["a"], Codes.from_bits([[1, 1]]), [{"year": 2001, "image": "a.jpg"}])
+        >>> copy_index(index, path, ["year"])
+        >>> Index.open(path).page(0, 1)
+        [('a', {'year': 2001})]
+    """
+    for name in fields:
+        require_known("field", name, index.fields, option="fields")
+    kinds = {name: index.fields[name] for name in fields}
+    with create_index(
+        path, model=index.model, engine=index.engine_name, modality=index.modality, fields=kinds
+    ) as builder:
+        for block in index.snapshot()._version.blocks(BLOCK):
+            builder.add(block.ids, block.codes, block.metadata.only(fields))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import scipy.io
+from numpy.typing import NDArray
 
 from multibit.codes import CodedItems, Codes
 from multibit.config import MAX_BITS
@@ -28,30 +30,59 @@ from multibit.search.storage import Kind
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
 
 
-def export_codes(codes: Codes, path: Path | str, bits: int | None = None) -> None:
-    """Write codes for another tool, in the format of the file extension.
+def export_codes(codes: Codes | Index, path: Path | str, bits: int | None = None) -> None:
+    """Write codes for another tool, in the format of the file extension; in blocks of bounded memory.
+
+    A `.faiss` file needs room on the disk for the codes twice, while it is written.
 
     Args:
-        codes: N codes. path: `.npy` for (N, bytes) uint8 as from `np.packbits`, `.faiss` for an `IndexBinaryFlat`.
+        codes: N codes, or an index with N items, whose codes are written in its order.
+        path: `.npy` for (N, bytes) uint8 as from `np.packbits`, `.faiss` for an `IndexBinaryFlat`.
         bits: prefix length; faiss pads it to whole bytes with zeros, which changes no distance.
 
     Raises:
-        DataError: another extension, or items with several codes each. MissingExtraError: faiss is not installed.
+        DataError: another extension, an empty index, or items with several codes each. MissingExtraError: faiss is not
+            installed.
     """
     target = Path(path)
-    codes.require_one_view(f"A {target.suffix} file", SEVERAL)
-    packed = codes.prefix(codes.check_length(bits)).to_bytes()
+    first = codes if isinstance(codes, Codes) else codes.some_codes(1)
+    first.require_one_view(f"A {target.suffix} file", SEVERAL)
+    length = first.check_length(bits)
     if target.suffix not in (".npy", ".faiss"):
         raise DataError(f"must end in .npy or .faiss (an index also in .parquet), got {target.suffix!r}.", file=target)
     faiss = _faiss() if target.suffix == ".faiss" else None
     with replacing(target) as temporary:
         if faiss is None:
-            np.save(temporary, packed)
+            _write_npy(temporary, codes, length)
         else:
-            index = faiss.IndexBinaryFlat(packed.shape[1] * 8)
-            index.add(packed)
-            # its own writer only prints that a disk is full when it closes the file
-            temporary.write_bytes(faiss.serialize_index_binary(index).data)
+            packed = temporary.with_suffix(".npy")
+            _write_npy(packed, codes, length)
+            _write_faiss(faiss, temporary, np.load(packed, mmap_mode="r"))
+
+
+def _write_npy(path: Path, codes: Codes | Index, bits: int) -> None:
+    """Write packed codes as (N, bytes) uint8; a mapped array would end the process where the disk is full."""
+    size = -(-bits // 8)
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(codes), size)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in _code_blocks(codes):
+            file.write(block.prefix(bits).to_bytes().tobytes())
+
+
+def _code_blocks(codes: Codes | Index) -> Iterator[Codes]:
+    if isinstance(codes, Index):
+        return codes.snapshot()._version.code_blocks(ROWS)
+    return (codes.take(np.arange(start, min(start + ROWS, len(codes)))) for start in range(0, len(codes), ROWS))
+
+
+def _write_faiss(faiss: Any, path: Path, packed: NDArray[np.uint8]) -> None:
+    """Let faiss write (N, bytes) mapped codes as its flat index, of which they are a view: nothing is copied."""
+    index = faiss.IndexBinaryFlat(8 * packed.shape[1])
+    index.xb = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(packed), packed.size, index.xb.owner)
+    index.ntotal = len(packed)
+    with path.open("wb") as file:  # its own writer only prints that a disk is full when it closes the file
+        faiss.write_index_binary(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def import_codes(path: Path | str, bits: int | None = None) -> Codes:

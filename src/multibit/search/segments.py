@@ -298,6 +298,12 @@ class Version:
                 yield part.segment.take(part.at(np.arange(first, min(first + size, part.live))))
             start = max(0, start - part.live)
 
+    def code_blocks(self, size: int) -> Iterator[Codes]:
+        """The codes in order, in blocks of at most `size` items."""
+        for part in self.parts:
+            for first in range(0, part.live, size):
+                yield part.segment.codes.take(part.at(np.arange(first, min(first + size, part.live))))
+
     def metadata_of(self, rows: Rows, names: Sequence[str]) -> dict[str, Any]:
         """Some fields of some rows: name -> Arrow array, as other tools read it."""
         parts = self.by_part(rows)

@@ -2,8 +2,8 @@
 
 Trains on 9,000 pairs of 512-d features (random, the size of MIRFlickr), with both precisions, and compares the mean
 time of a step with that of the bare forward and backward matrix products of the same shapes, in turn, in one process.
-Then the time of a step with one thread, with all, and which of them `train` would choose, alone and beside two
-processes that never pause. --smoke only checks that everything runs.
+Then the time of a step with one thread and with all, alone and beside two processes that never pause. --smoke only
+checks that everything runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multibit import Config, Pairs
 from multibit.hashing.loop import fit
 from multibit.hashing.methods import find_method
 from multibit.hashing.methods.multibit import MultiBit
-from multibit.hashing.threads import chosen_threads, on_threads
+from multibit.hashing.threads import on_threads
 
 FEATURES, LABELS = 512, 24
 
@@ -101,11 +101,9 @@ def main() -> None:
     print("aims: multibit in float32 at most 1.25 of the bare products, multibit-plus at most 1.10 of multibit")
     for others in (0, 2):
         with busy(others):
-            with on_threads(every()):
-                chosen = chosen_threads(Config().batch_size, FEATURES, Config().hidden)
             found = {count: statistics.median(step_on(count, rounds)) for count in (1, every())}
         shown = ", ".join(f"{1e3 * seconds:.2f} ms on {count}" for count, seconds in found.items())
-        print(f"threads, {others} busy     {shown}; chosen {chosen}")
+        print(f"threads, {others} busy     {shown}")
 
 
 if __name__ == "__main__":

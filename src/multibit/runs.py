@@ -92,6 +92,7 @@ class Run:
         preset: str | None = None,
         device: str = "cpu",
         workers: int = 1,
+        threads: int = 1,
         progress: bool = False,
         **settings: Any,
     ) -> Run:
@@ -100,8 +101,8 @@ class Run:
         Args:
             folder: of the run. store: the features. split: of the rows of the store.
             config: the complete settings; those of `method` and `preset`, changed by `settings`, when None.
-            method: name of the method, which is recorded too. preset, device, workers, progress, settings: as for
-                `train`.
+            method: name of the method, which is recorded too. preset, device, workers, threads, progress, settings: as
+                for `train`.
 
         Raises:
             BusyError: another process is training there.
@@ -122,7 +123,7 @@ class Run:
             try:
                 result = train(
                     training, validation, config, method=method, preset=preset, device=device, workers=workers,
-                    state_file=folder / STATE_FILE, progress=progress, **settings,
+                    threads=threads, state_file=folder / STATE_FILE, progress=progress, **settings,
                 )  # fmt: skip
                 _write(folder, result, store, split, method=method or "", device=device, scored=bool(len(validation)))
             finally:

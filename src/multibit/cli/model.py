@@ -68,6 +68,9 @@ def train(
     split: SplitOption = None,
     groups: GroupsOption = None,
     device: DeviceOption = Device.cpu,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads of each training. Results differ between numbers of threads.")
+    ] = 1,
 ) -> None:
     """Train a method: by default one model for all code lengths.
 
@@ -98,7 +101,9 @@ def train(
         kept = "" if groups else " Keep them together: `multibit check --groups FILE`, then --groups FILE."
         echo(f"Warning: {problem}{kept}", err=True)
     workers = processors() if device is Device.cpu else 1
-    run = Run.create(out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers)
+    run = Run.create(
+        out, store, rows, resolved, method=chosen.name, device=device.value, workers=workers, threads=threads
+    )
     code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
     echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
     make_portable(run)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -33,7 +33,7 @@ from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import TrainingState, fit
 from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
-from multibit.hashing.threads import chosen_threads, on_threads
+from multibit.hashing.threads import on_threads
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
 
@@ -47,7 +47,7 @@ class Training:
     Attributes:
         model: at its best epoch. teacher: the relation teacher; None for a method without one. config: the settings.
         state: with the history of all parts of the objective and of the selection score. method: that was trained.
-        threads: of torch, see `multibit.hashing.threads`.
+        threads: of torch.
     """
 
     model: CodeModel
@@ -73,6 +73,7 @@ def train(
     until: int | None = None,
     save_every: float = 3.0,
     workers: int = 1,
+    threads: int = 1,
     progress: bool = False,
     **settings: Any,
 ) -> Training:
@@ -93,6 +94,8 @@ def train(
         until: stop after this epoch; with a state file, a later call resumes as if there had been no stop.
         save_every: minimum seconds between two writes of the state. workers: processes that train the models of a
             method of one length side by side; more than 1 needs the usual `if __name__ == "__main__":` in a script.
+        threads: of torch, for each model. Sums are rounded differently on another number of threads, so models differ
+            as between seeds; and next to other work several threads are slower than one.
         progress: show a bar on standard error. settings: of the method, such as epochs=20.
 
     Raises:
@@ -115,9 +118,11 @@ def train(
     chosen, resolved = _resolve(config, method, preset, settings, labels=bool(training.labels.any()))
     chosen.require_storable(resolved)
     check_device(device)
+    if threads < 1:
+        raise ConfigError(f"must be at least 1, got {threads}.", option="threads")
     state_path = None if state_file is None else Path(state_file)
     work = partial(_train_one, chosen, training, validation, device=device, until=until, save_every=save_every)
-    with showing(progress):
+    with showing(progress), on_threads(threads):
         if chosen.lengths != "one":
             return work(resolved, state_path)
         return _train_lengths(chosen, resolved, work, state_path, workers)
@@ -185,20 +190,17 @@ def _train_one(
         require_full_batch(training, settings)
     learner = method.learner(training, settings).to(check_device(device))
     label = "Training" if method.lengths != "one" else f"Training {settings.code_bits} bits"
-    columns, hidden = training.image.shape[1], int(getattr(settings, "hidden", settings.code_bits))
-    threads = chosen_threads(min(settings.batch_size, len(training)), columns, hidden) if device == "cpu" else None
-    with on_threads(threads or torch.get_num_threads()):
-        state = fit(
-            learner, training, settings, score, measure=method.measure, selection=selection, state_file=state_file,
-            until=until, save_every=save_every, label=label,
-        )  # fmt: skip
-        return Training(learner.model.to("cpu"), learner.teacher, settings, state, method, torch.get_num_threads())
+    state = fit(
+        learner, training, settings, score, measure=method.measure, selection=selection, state_file=state_file,
+        until=until, save_every=save_every, label=label,
+    )  # fmt: skip
+    return Training(learner.model.to("cpu"), learner.teacher, settings, state, method, torch.get_num_threads())
 
 
 def _train_lengths(
     method: Method, settings: Settings, work: Callable[..., Training], state_file: Path | None, workers: int
 ) -> Training:
-    """One model for each length. Each is trained on one thread, so that the result does not depend on the workers."""
+    """One model for each length."""
     each = [settings.override({"lengths": (bits,)}) for bits in settings.lengths]
     ahead = workers > 1 and len(each) > 1 and method.fit is None
     with contextlib.ExitStack() as stack:
@@ -207,7 +209,7 @@ def _train_lengths(
         files = [None if state_file is None else _of_length(state_file, bits) for bits in settings.lengths]
         if ahead:
             _train_ahead([(work, *task) for task in zip(each, files, strict=True)], workers)
-        results = [_on_one_thread(work, *task) for task in zip(each, files, strict=True)]
+        results = [work(*task) for task in zip(each, files, strict=True)]
     states = {bits: result.state for bits, result in zip(settings.lengths, results, strict=True)}
     state = TrainingState(
         results[-1].state.epoch,
@@ -218,7 +220,7 @@ def _train_lengths(
         by_length=states,
     )
     model = PerLength.join([result.model for result in results])
-    return Training(model, results[-1].teacher, settings, state, method)
+    return replace(results[-1], model=model, config=settings, state=state)
 
 
 def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
@@ -227,14 +229,15 @@ def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
     A training that fails or is killed here is resumed by the caller, where its error is raised.
 
     Args:
-        tasks: arguments of `_on_one_thread`, all with a state file. workers: largest number of processes.
+        tasks: each a function with its settings and state file. workers: largest number of processes.
     """
     context, waiting, running = get_context("spawn"), list(tasks), list[BaseProcess]()
     with track("Training, a model for each length", len(tasks), "models") as advance:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
-                    running.append(context.Process(target=_in_a_process, args=waiting.pop(0), daemon=True))
+                    task = torch.get_num_threads(), *waiting.pop(0)
+                    running.append(context.Process(target=_in_a_process, args=task, daemon=True))
                     running[-1].start()
                 wait([process.sentinel for process in running])
                 alive = [process for process in running if process.is_alive()]
@@ -246,11 +249,11 @@ def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
                 process.join()
 
 
-def _in_a_process(work: Callable[..., Training], settings: Settings, state_file: Path) -> None:
+def _in_a_process(threads: int, work: Callable[..., Training], settings: Settings, state_file: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(Exception):
-        _on_one_thread(work, settings, state_file)
+    with contextlib.suppress(Exception), on_threads(threads):
+        work(settings, state_file)
 
 
 def _end_with_parent() -> None:
@@ -262,11 +265,6 @@ def _end_with_parent() -> None:
 
 def _of_length(path: Path, bits: int) -> Path:
     return path.with_name(f"{path.stem}-{bits}{path.suffix}")
-
-
-def _on_one_thread(work: Callable[..., Training], settings: Settings, state_file: Path | None) -> Training:
-    with on_threads(1):
-        return work(settings, state_file)
 
 
 def _fitted(seconds: float, score: float | None) -> TrainingState:

@@ -1,7 +1,8 @@
-"""Codes, times and facts about the machine that several benchmarks use."""
+"""What several benchmarks use: options, codes, times, servers, facts about the machine."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import platform
@@ -17,6 +18,19 @@ import numpy as np
 from multibit.codes import table_kernels
 
 BITS = 128  # of the codes that are made here
+
+
+def new_parser(
+    about: str | None, smoke: str = "run in a few seconds, without meaningful results"
+) -> argparse.ArgumentParser:
+    """A parser with the option that every benchmark has.
+
+    Args:
+        about: the docstring of the benchmark. smoke: help of --smoke.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help=smoke)
+    return parser
 
 
 def median_seconds(work: Callable[[], object], rounds: int = 1) -> float:
@@ -67,6 +81,22 @@ def clustered_codes(count: int, seed: int, clusters: int = 1_000, flipped: float
 
 
 KINDS = {"random": random_codes, "clustered": clustered_codes}
+
+
+@contextlib.contextmanager
+def postgres_url(given: str | None, *, pgvector: bool = False, **options: object) -> Iterator[str]:
+    """The URL of a server that was given, else of one that is started, with these options, and removed again."""
+    if given is not None:
+        yield given
+        return
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from databases import PostgresServer, binaries_with_pgvector
+
+    server = PostgresServer(binaries_with_pgvector() if pgvector else None)
+    try:
+        yield server.url(**options)
+    finally:
+        server.remove()
 
 
 def processor() -> str:

@@ -9,12 +9,11 @@ to be identical, and to join every pair that faiss finds. Aim: minutes for 1 M c
 
 from __future__ import annotations
 
-import argparse
 import resource
 
 import faiss
 import numpy as np
-from common import BITS, KINDS, median_seconds, processor
+from common import BITS, KINDS, median_seconds, new_parser, processor
 
 from multibit import Codes, near_duplicates
 from multibit.codes.duplicates import COMPARISONS, NearDuplicates
@@ -69,9 +68,8 @@ def compare(kind: str, count: int, radius: int) -> None:
 
 def main() -> None:
     """Print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=int, default=1_000_000, help="number of codes")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     faiss.omp_set_num_threads(1)
     print(processor())

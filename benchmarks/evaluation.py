@@ -14,7 +14,6 @@ with queries x database. A peer that is not installed is left out; --smoke only 
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import resource
@@ -27,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from common import new_parser
 
 from multibit import Codes
 from multibit.evaluation.metrics import average_precision_of, count_rankings
@@ -108,8 +108,7 @@ def show_tie_rules() -> None:
 
 def main() -> None:
     """Print tie rules, medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
+    parser = new_parser(__doc__)
     size = SMOKE if parser.parse_args().smoke else FULL
     torch.set_num_threads(1)
     others = peers()

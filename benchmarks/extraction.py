@@ -12,7 +12,6 @@ checks that everything runs, with the mean colour and the length of the text as 
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import statistics
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import busy
+from common import busy, new_parser
 
 from multibit import PairedDataset
 from multibit.data.images import center_square, open_image
@@ -83,13 +82,12 @@ def decoding_rate(pool: Executor, paths: list[Path]) -> float:
 
 def main() -> None:
     """Print medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--encoder", help="folder or hub name of a CLIP-like model, instead of the packaged encoders")
     parser.add_argument("--runtime", choices=RUNTIMES, help="of packaged encoders; the faster by default")
     parser.add_argument("--images", type=int, default=512, help="number of images")
     parser.add_argument("--photographs", type=Path, help="a folder of .jpg files to decode, instead of the sample")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
     processors = len(os.sched_getaffinity(0))
     torch.set_num_threads(max(1, processors - 1))

@@ -13,32 +13,28 @@ features and only checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from trainings import comparison_parser, own_recall, reproduction, smoke_reproduction
 
-from multibit import Config, FeatureStore
+from multibit import Config
 from multibit.codes.items import DIRECTIONS, CodedItems
 from multibit.evaluation.metrics import average_precision
-from multibit.evaluation.pair_recall import pair_recall
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.encode import encode
 from multibit.hashing.learner import Batch, Descent, LossLearner
 from multibit.hashing.loop import fit
 from multibit.hashing.methods.multibit import new_model
-from multibit.paper.reproduction import Reproduction, Side, Subject
+from multibit.paper.reproduction import Reproduction, Side
 
 KEPT = ("multibit-free", "cca-itq", "cca-lsh")
-SMOKE = Config(epochs=1, lengths=(8, 16), scales=2, hidden=16, dimension=8)
 SIDES: tuple[Side, ...] = ("query", "database", "unseen")
 Coded = dict[int, dict[Side, CodedItems]]  # length -> side -> items
 
@@ -119,8 +115,7 @@ def kept(r: Reproduction, method: str, seed: int) -> Coded:
 
 def recalls(items: CodedItems, bits: int | None = None) -> list[float]:
     """Recall at 10 of the own counterpart among the items, in percent, by direction."""
-    sides = [(items.codes(asked), items.codes(searched)) for asked, searched in DIRECTIONS.values()]
-    return [100 * float(np.mean(pair_recall(*each, 10, bits))) for each in sides]
+    return [own_recall(items, direction, bits) for direction in DIRECTIONS]
 
 
 def mean_recall(model: CodeModel, pairs: Pairs) -> float:
@@ -162,36 +157,24 @@ def report(r: Reproduction, seeds: list[int]) -> None:
 
 
 def smoke() -> None:
-    """The comparison on 200 items with tiny models, in a temporary folder."""
+    """The comparison on 200 items with tiny models."""
     rng = np.random.default_rng(0)
     content = rng.normal(size=(200, 12))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "planted.npz"
-        sides = {name: (content @ rng.normal(size=(12, 30))).astype(np.float32) for name in ("image", "text")}
-        np.savez(path, labels=(content[:, :6] > 0.5).astype(np.uint8), **sides)
-        store = FeatureStore.open(path)
-        subject = Subject(store.dataset.labels, store.dataset.label_names, store)
-        report(Reproduction(subject, Path(folder), SMOKE, say=lambda text: None), [42])
+    sides = {name: (content @ rng.normal(size=(12, 30))).astype(np.float32) for name in ("image", "text")}
+    with smoke_reproduction(labels=(content[:, :6] > 0.5).astype(np.uint8), **sides) as tiny:
+        report(tiny, [42])
 
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path, nargs="?", help="a feature store or .npz file")
-    parser.add_argument("--out", type=Path, default=Path("multibit-free-check"))
-    parser.add_argument("--seeds", default="42")
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful results")
+    parser = comparison_parser(__doc__, folder="multibit-free-check", seeds="42")
     given = parser.parse_args()
     if given.smoke:
         smoke()
         return
     if given.features is None:
         parser.error("FEATURES is missing")
-    store = FeatureStore.open(given.features)
-    subject = Subject(store.dataset.labels, store.dataset.label_names, store)
-    config = Config(epochs=given.epochs)
-    report(Reproduction(subject, given.out, config, say=lambda text: None), [int(s) for s in given.seeds.split(",")])
+    report(reproduction(given.features, given.out, Config(epochs=given.epochs)), given.seeds)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ and only checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
 import numpy as np
 import torch
+from common import new_parser
 
 from multibit import Codes, Config, HashModel, Pairs, encode, mean_average_precision, train
 
@@ -46,8 +46,7 @@ def report(device: str, model: HashModel, seconds: float, pairs: Pairs) -> None:
 
 def main() -> None:
     """Train on both, encode on both, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="use the CPU for both, in a few seconds")
+    parser = new_parser(__doc__, smoke="use the CPU for both, in a few seconds")
     smoke = parser.parse_args().smoke
     if not smoke and not torch.cuda.is_available():
         print("torch finds no GPU: nothing was compared")

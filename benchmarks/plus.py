@@ -14,25 +14,21 @@ that everything runs.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from trainings import comparison_parser, own_recall, reproduction, smoke_reproduction
 
-from multibit import Config, FeatureStore
+from multibit import Config
 from multibit.codes.items import DIRECTIONS
 from multibit.evaluation.agreement import asymmetric_average_precision, cross_length_agreement
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.metric import COLLISION, INVERSION, MAP, NDCG, TAU_B, Metric
-from multibit.evaluation.pair_recall import pair_recall
 from multibit.evaluation.protocol import Evaluation, evaluate
-from multibit.paper.reproduction import Reproduction, Subject
+from multibit.paper.reproduction import Reproduction
 from multibit.runs import Run
 
 METRICS = [metric.under("IDF") for metric in (NDCG, TAU_B, COLLISION, INVERSION)]
-SMOKE = Config(epochs=1, lengths=(8, 16), scales=2, hidden=16, dimension=8)
 ITEMS = 12_000  # planted
 
 
@@ -57,6 +53,13 @@ def planted(labels: np.ndarray, clip: np.ndarray, seed: int = 0) -> dict[str, np
         whitened = parts[0] * signal / signal.std() + parts[1] * shared + parts[2] * rng.normal(size=content.shape)
         features[modality] = (mean + whitened @ spread).astype(np.float32)
     return features
+
+
+def planted_on(file: str, key: str, clip: str) -> dict[str, np.ndarray]:
+    """Features planted on the labels of at most `ITEMS` items of a file, with CLIP vectors of another."""
+    labels = np.load(file)[key]
+    labels = labels[np.sort(np.random.default_rng(0).permutation(len(labels))[:ITEMS])]
+    return {"labels": labels, **planted(labels, np.load(clip).astype(np.float64))}
 
 
 def few_values(dimension: int, items: int = 2866, seed: int = 0) -> dict[str, np.ndarray]:
@@ -143,11 +146,10 @@ def resolution(evaluations: list[Evaluation], metric: Metric) -> np.ndarray:
     return 100 * np.mean(each, axis=0)
 
 
-def own_recall(r: Reproduction, one: Contender, seed: int, direction: str) -> np.ndarray:
-    """(lengths,) queries whose own counterpart is among the first ten of all query items, ties averaged, in percent."""
-    query, (asked, searched) = r.codes(one.run(r, seed), "query"), DIRECTIONS[direction]
-    found = [pair_recall(query.codes(asked), query.codes(searched), 10, bits) for bits in r.config.lengths]
-    return 100 * np.mean(found, axis=1)
+def recalls(r: Reproduction, one: Contender, seed: int, direction: str) -> list[float]:
+    """Recall at 10 of the own counterpart among the query items, in percent, by length."""
+    query = r.codes(one.run(r, seed), "query")
+    return [own_recall(query, direction, bits) for bits in r.config.lengths]
 
 
 def agreement(r: Reproduction, one: Contender, seed: int) -> float:
@@ -189,7 +191,7 @@ def report(r: Reproduction, seeds: list[int], other: Contender = MULTIBIT) -> No
     report_resolution([(one.name, one.evaluations(r, seeds, graded=True)) for one in pair], METRICS)
     for direction in DIRECTIONS:
         for one in pair:
-            found = np.mean([own_recall(r, one, s, direction) for s in seeds], axis=0)
+            found = np.mean([recalls(r, one, s, direction) for s in seeds], axis=0)
             print(row(f"R@10 {direction}, {one.name}", found))
     print("on the same candidates, the first ranks of both:")
     shared = [(a.name, [same_candidates(r, a, b, s) for s in seeds]) for a, b in (pair, pair[::-1])]
@@ -225,52 +227,35 @@ def report_resolution(found: list[tuple[str, list[Evaluation]]], metrics: list[M
 
 
 def smoke() -> None:
-    """The comparison on 200 items with a tiny model, in a temporary folder."""
+    """The comparison on 200 items with a tiny model."""
     rng = np.random.default_rng(0)
     labels = (rng.random((200, 6)) < 0.3).astype(np.uint8)
     labels[:, 0] |= ~labels.any(axis=1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "planted.npz"
-        np.savez(path, labels=labels, **planted(labels, rng.normal(size=(400, 300)) + 1))
-        store = FeatureStore.open(path)
-        subject = Subject(store.dataset.labels, store.dataset.label_names, store)
-        report(Reproduction(subject, Path(folder), SMOKE, say=lambda text: None), [42])
+    with smoke_reproduction(labels=labels, **planted(labels, rng.normal(size=(400, 300)) + 1)) as tiny:
+        report(tiny, [42])
 
 
 def main() -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path, nargs="?", help="a feature store or .npz file")
+    parser = comparison_parser(__doc__, folder="multibit-plus-check", seeds="42,43,44,45,46")
     parser.add_argument("--labels", nargs=3, metavar=("FILE", "KEY", "CLIP"))
     parser.add_argument("--before", nargs="+", metavar="NAME=VALUE", help="settings of multibit-plus to compare with")
     parser.add_argument("--sides", type=int, metavar="N", help="plant features of N values")
-    parser.add_argument("--out", type=Path, default=Path("multibit-plus-check"))
-    parser.add_argument("--seeds", default="42,43,44,45,46")
-    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--alpha", type=float, default=0.9)
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful results")
     given = parser.parse_args()
     if given.smoke:
         smoke()
         return
     if given.features is None:
         parser.error("FEATURES is missing")
-    if given.sides and not given.features.exists():
+    if not given.features.exists() and (given.sides or given.labels):
         given.features.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(given.features, **few_values(given.sides))
-    if given.labels and not given.features.exists():
-        labels = np.load(given.labels[0])[given.labels[1]]
-        labels = labels[np.sort(np.random.default_rng(0).permutation(len(labels))[:ITEMS])]
-        given.features.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(given.features, labels=labels, **planted(labels, np.load(given.labels[2]).astype(np.float64)))
-    store = FeatureStore.open(given.features)
-    config = Config(epochs=given.epochs, alpha=given.alpha)
-    subject = Subject(store.dataset.labels, store.dataset.label_names, store)
+        np.savez(given.features, **(few_values(given.sides) if given.sides else planted_on(*given.labels)))
     other = MULTIBIT
     if given.before:
         other = Contender("before", "multibit-plus", dict(each.split("=", 1) for each in given.before))
-    seeds = [int(seed) for seed in given.seeds.split(",")]
-    report(Reproduction(subject, given.out, config, say=lambda text: None), seeds, other)
+    config = Config(epochs=given.epochs, alpha=given.alpha)
+    report(reproduction(given.features, given.out, config), given.seeds, other)
 
 
 if __name__ == "__main__":

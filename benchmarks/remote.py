@@ -12,22 +12,19 @@ server, chdb in this process by default.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from common import processor, random_codes, seconds
+from common import new_parser, postgres_url, processor, random_codes, seconds
 
 from multibit import Codes, Index
 from multibit.search.remote import RemoteIndex, load
@@ -99,34 +96,24 @@ def _cell(value: float | None, ours: float | None) -> str:
 
 def versions(postgres: str) -> str:
     """What was measured."""
-    import clickhouse_connect
     import psycopg
 
     with psycopg.connect(postgres.partition("?")[0]) as connection:
         server = connection.info.parameter_status("server_version")
     names = ", ".join(f"{name} {version(name)}" for name in ("clickhouse-connect", "chdb-core-lite", "psycopg"))
-    del clickhouse_connect
     return f"PostgreSQL {server}, {names}"
 
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=lambda text: int(text.replace("_", "")), default=1_000_000)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--postgres", help="URL of a server")
     parser.add_argument("--clickhouse", help="URL of a server")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
     items, rounds = (SMOKE, 1) if given.smoke else (given.items, given.rounds)
-    server = None
-    if given.postgres is None:
-        sys.path.append(str(Path(__file__).parents[1] / "tests"))
-        from databases import PostgresServer
-
-        server = PostgresServer()
-    try:
-        postgres = given.postgres or server.url(timeout=600)
+    with postgres_url(given.postgres, timeout=600) as postgres:
         with tempfile.TemporaryDirectory() as folder:
             clickhouse = given.clickhouse or f"chdb://{folder}/data?timeout=600"
             rows = compare(made(items), [clickhouse, postgres], rounds)
@@ -137,9 +124,6 @@ def main() -> None:
             title = "load, items/s" if name == "load" else f"{name}, ms/query"
             print(f"| {title} | " + " | ".join(_cell(row[name], rows[0][name]) for row in rows) + " |")
         print("\nThe answers of all are equal.")
-    finally:
-        if server is not None:
-            server.remove()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ next call. --before SRC runs the `src` folder of another version alternately wit
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from common import new_parser
 
 from multibit import FeatureStore, Run, Split
 
@@ -89,14 +89,13 @@ def spend(source: Path, *arguments: object) -> Spent:
 
 def main() -> None:
     """Print the cost, and the ratios to another version."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("given", nargs="*", type=Path, metavar="RUN OTHER FEATURES")
     parser.add_argument("--items", type=int, default=ITEMS, help="number of planted items")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only-report", action="store_true", help="leave out mAP alone")
     parser.add_argument("--keep", type=Path, help="folder of the planted features and their runs")
     parser.add_argument("--before", type=Path, help="src folder of another version")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     if len(options.given) not in (0, 3):
         parser.error("give RUN OTHER FEATURES, or none of them")

@@ -12,7 +12,6 @@ checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import resource
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from common import seconds
+from common import new_parser, seconds
 from scipy.stats import kendalltau
 
 from multibit import Codes
@@ -55,9 +54,8 @@ SMOKE = Size(300, 10, 4, 1, 20, 400)
 
 def main() -> None:
     """Print medians, ratio, wall time and peak memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--small", action="store_true", help="a tenth of both sides of the protocol")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     given = parser.parse_args()
     size = SMOKE if given.smoke else SMALL if given.small else FULL
     rng = np.random.default_rng(0)

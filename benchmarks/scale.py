@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pyarrow
-from common import BITS, KINDS, processor, random_codes
+from common import BITS, KINDS, new_parser, processor, random_codes
 
 from multibit import Codes, Index
 from multibit.codes import kernels
@@ -425,13 +425,12 @@ def run(path: Path, kind: str, items: int, segment: int, urls: Sequence[str]) ->
 
 def main() -> None:
     """Print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=int, default=100_000_000, help="number of codes")
     parser.add_argument("--codes", choices=sorted(KINDS), default="random", help="kind of codes")
     parser.add_argument("--folder", type=Path, help="folder of the index, which is kept; else a temporary one")
     parser.add_argument("--segment", type=int, default=LARGEST, help="items of a segment")
     parser.add_argument("--to", metavar="URL", nargs="+", default=[], help="databases to load the codes into as well")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stages", action="store_true", help="only compare searches in two stages, on codes in memory")
     parser.add_argument("--real", type=Path, help="with --stages: an index whose codes are centres too")

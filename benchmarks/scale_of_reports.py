@@ -8,12 +8,12 @@ version, too. --smoke only checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from common import new_parser
 from report import HERE, TINY, plant, spend
 
 from multibit import FeatureStore, Run, Split
@@ -55,12 +55,11 @@ def commands(folder: Path, scratch: Path, *, smoke: bool) -> dict[str, tuple[obj
 
 def main() -> None:
     """Print the cost of each command at each number of items."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--items", type=int, nargs="+", default=ITEMS)
     parser.add_argument("--only", nargs="+", help="names of commands")
     parser.add_argument("--keep", type=Path, help="folder of the planted features and their runs")
     parser.add_argument("--before", type=Path, help="src folder of another version")
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     sources = {**({"before": options.before} if options.before else {}), "now": HERE}
     print(f"{'items':>9} {'command':12}{'version':9}{'processor s':>12}{'peak MB':>9}{'data MB':>9}", flush=True)

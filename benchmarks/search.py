@@ -13,7 +13,6 @@ runs.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-from common import BITS, KINDS, median_seconds, processor, random_codes
+from common import BITS, KINDS, median_seconds, new_parser, processor, random_codes
 
 from multibit import Codes, Index
 from multibit.codes import kernels, table_kernels
@@ -136,12 +135,11 @@ def memory_per_code(count: int) -> None:
 
 def main() -> None:
     """Print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--largest", type=int, default=10_000_000, help="most codes to search")
     parser.add_argument(
         "--hundred-million", action="store_true", help="also load and search 100 M codes (4 GB of memory)"
     )
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
     options = parser.parse_args()
     faiss.omp_set_num_threads(1)
     print(processor())

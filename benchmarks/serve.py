@@ -14,7 +14,6 @@ everything works.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
@@ -33,6 +32,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from common import new_parser
 
 from multibit import Codes, FeatureStore, Index, Run, Split, open_run
 from multibit.client import AsyncClient, Client, ServerError
@@ -308,13 +308,12 @@ def tiny_run(folder: Path) -> Path:
 
 def main() -> None:
     """Print the table, or soak."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--soak", type=float, default=0.0)
     parser.add_argument("--milvus", metavar="ADDRESS", help="HOST:PORT of a Milvus server to compare with")
-    parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

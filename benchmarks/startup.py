@@ -8,7 +8,6 @@ on the machine. --smoke runs each once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import new_parser
 
 from multibit import Codes, Index
 from multibit.portable import PortableRun
@@ -49,10 +49,9 @@ def write_random_index(run: PortableRun, items: int, folder: Path) -> None:
 
 def main() -> None:
     """Print medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, smoke="run each process once")
     parser.add_argument("--run", type=Path, help="a run with a portable model and an index")
     parser.add_argument("--items", type=int, default=1_000_000, help="number of random codes")
-    parser.add_argument("--smoke", action="store_true", help="run each process once")
     given = parser.parse_args()
     rounds = 1 if given.smoke else ROUNDS
     commands = dict(COMMANDS)

@@ -8,7 +8,6 @@ checks that everything runs.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import platform
@@ -17,7 +16,7 @@ import time
 
 import numpy as np
 import torch
-from common import busy
+from common import busy, new_parser
 
 from multibit import Config, Pairs
 from multibit.hashing.loop import fit
@@ -75,8 +74,7 @@ def step_on(threads: int, rounds: int) -> list[float]:
 
 def main() -> None:
     """Print medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="run in a few seconds, without meaningful times")
+    parser = new_parser(__doc__)
     count, epochs, rounds = (256, 1, 1) if parser.parse_args().smoke else (9_000, 2, 5)
     pairs = random_pairs(count)
     settings = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Labels = NDArray[np.uint8]
+Float = TypeVar("Float", bound=np.floating[Any])
 
 CHECKED = 1024  # rows of labels that are checked at once
 
@@ -111,6 +112,19 @@ def as_float32(array: NDArray[Any], what: str, rows: Rows | None = None) -> NDAr
                 hint="Rescale the features: only the direction of a row matters.",
             )
     return single
+
+
+def unit_rows(rows: NDArray[Float]) -> NDArray[Float]:
+    """Rows (n, d) of floats, each scaled to length 1; rows of zeros unchanged.
+
+    Example:
+        >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[Float] = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+    return unit
 
 
 def check_offsets(offsets: NDArray[Any], items: int, text_rows: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.arrays import Rows
+from multibit.arrays import Rows, unit_rows
 from multibit.codes import MODALITIES, CodedItems, Codes, Modality
 from multibit.evaluation.pair_metrics import RealBlock, TextCodes
 from multibit.features import FeatureStore
@@ -64,9 +64,9 @@ def _blocks(run: Run, store: FeatureStore, rows: Rows, items: CodedItems, size: 
         features: dict[Modality, NDArray[np.float32]] = {"image": pairs.image, "text": pairs.text}
         shared = {modality: shared_features(run.model, each, modality) for modality, each in features.items()}
         if all(each is not None for each in shared.values()):
-            values[SHARED, 0] = {modality: _unit(each) for modality, each in shared.items() if each is not None}
+            values[SHARED, 0] = {modality: unit_rows(each) for modality, each in shared.items() if each is not None}
         if store.recipe.is_joint:
-            values[ENCODER, 0] = {modality: _unit(each) for modality, each in features.items()}
+            values[ENCODER, 0] = {modality: unit_rows(each) for modality, each in features.items()}
         content = {modality: pairs.features(modality) for modality in MODALITIES}
         yield RealBlock(values, np.diff(pairs.offsets), content)
         start = part.stop
@@ -79,9 +79,3 @@ def _coded_texts(run: Run, pairs: Pairs) -> NDArray[np.float32]:
 
 def _pairs(store: FeatureStore, rows: Rows, size: int = BLOCK) -> Iterator[Pairs]:
     return (store.take(rows[start : start + size]) for start in range(0, len(rows), size))
-
-
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-    return unit

@@ -134,6 +134,16 @@ def require_kind(value: object, kind: type, option: str, hint: str = "") -> None
         raise DataError(f"need {kind.__name__}, got {type(value).__name__}.", option=option, hint=hint)
 
 
+def first_line(error: Exception) -> str:
+    r"""The first line of what an error of another library says; its type where it says nothing.
+
+    Example:
+        >>> first_line(ValueError("bad header\nat byte 3")), first_line(MemoryError())
+        ('bad header', 'MemoryError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class FormatError(MultibitError):
     """A multibit file is corrupt or truncated, newer than this version, or of another kind."""
 

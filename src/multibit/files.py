@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import DataError, FormatError, MultibitError
+from multibit.errors import DataError, FormatError, MultibitError, first_line
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -302,8 +302,7 @@ def building(path: Path, hint: str = _AGAIN) -> Iterator[None]:
     except MultibitError as error:
         raise error.within(path) from None
     except (*_UNFIT, msgspec.ValidationError) as error:
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise FormatError(f"its parts do not fit together ({first}).", file=path, hint=hint) from None
+        raise FormatError(f"its parts do not fit together ({first_line(error)}).", file=path, hint=hint) from None
 
 
 def write_arrays(path: Path, arrays: Arrays, header: Mapping[str, Any], *, kind: str, version: int) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError
+from multibit.errors import ConfigError, DataError, FormatError, MissingExtraError, first_line
 
 PUBLISHED = ("README.md", "*.json", "*.jsonl", "*.safetensors", "*.onnx", "*.onnx.data", "*.mbs")
 """Patterns of the files of a published folder; nothing else is uploaded or downloaded."""
@@ -116,7 +116,7 @@ def upload(
         )
     except Exception as error:  # the library passes errors of its connections through
         raise ConfigError(
-            f"{repo_id} cannot be written ({_first_line(error)}).",
+            f"{repo_id} cannot be written ({first_line(error)}).",
             option="repo_id",
             hint="Check the connection; log in with `hf auth login`, or set HF_TOKEN to a token that may write there.",
         ) from None
@@ -131,7 +131,7 @@ def _downloaded(name: str, **options: Any) -> Path:
         return Path(library.snapshot_download(name, allow_patterns=list(PUBLISHED), **options))
     except Exception as error:  # the library passes errors of its connections through
         raise DataError(
-            f"no such folder, and cannot be downloaded from the Hub ({_first_line(error)}).", file=name
+            f"no such folder, and cannot be downloaded from the Hub ({first_line(error)}).", file=name
         ) from None
 
 
@@ -141,7 +141,3 @@ def _library() -> Any:
     except ImportError:
         raise MissingExtraError("huggingface_hub", extra="hub", need="The Hugging Face Hub") from None
     return huggingface_hub
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

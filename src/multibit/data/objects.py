@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from multibit.errors import DataError, MissingExtraError
+from multibit.errors import DataError, MissingExtraError, first_line
 
 TRIES = 3  # of a transfer
 EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs")}
@@ -100,9 +100,11 @@ def _reported(url: str, doing: str) -> Iterator[None]:
     except (DataError, MissingExtraError, FileNotFoundError, NotADirectoryError):
         raise
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        hint = "Credentials are taken from the environment."
-        raise DataError(f"cannot be {doing} ({type(error).__name__}: {reason}).", field=url, hint=hint) from None
+        raise DataError(
+            f"cannot be {doing} ({type(error).__name__}: {first_line(error)}).",
+            field=url,
+            hint="Credentials are taken from the environment.",
+        ) from None
 
 
 def sizes_of(urls: Sequence[str]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.arrays import FloatArray
+from multibit.arrays import FloatArray, unit_rows
 from multibit.codes import DIRECTIONS, CodedItems, Codes, hamming_distances
 from multibit.codes.compiling import compiled, over_queries
 from multibit.codes.distance import distance_histogram
@@ -301,7 +301,7 @@ def cosine_average_precision(
         >>> cosine_average_precision([[1.0, 0]], [[2.0, 0], [0, 1], [1, 1]], [[1]], [[0], [1], [1]]).round(4)
         array([0.5833])
     """
-    asked, searched = (_unit(np.asarray(side, np.float64)) for side in (query, database))
+    asked, searched = (unit_rows(np.asarray(side, np.float64)) for side in (query, database))
     if asked.shape[1] != searched.shape[1]:
         raise DataError(f"features of {asked.shape[1]} and of {searched.shape[1]} dimensions.", field="features")
     words = pack_both_labels(query_labels, len(asked), database_labels, len(searched))
@@ -313,12 +313,6 @@ def cosine_average_precision(
             places = np.flatnonzero(relevant[np.argsort(-score, kind="stable")]) + 1
             found[q] = (np.arange(1, len(places) + 1) / places).mean() if len(places) else np.nan
     return found
-
-
-def _unit(rows: FloatArray) -> FloatArray:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: FloatArray = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-    return unit
 
 
 def _rank_by_product(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.arrays import FloatArray, IntArray, Rows
+from multibit.arrays import FloatArray, IntArray, Rows, unit_rows
 from multibit.codes import DIRECTIONS, Codes
 from multibit.codes.items import Direction, Modality
 from multibit.codes.layout import Layout
@@ -223,11 +223,7 @@ class ContentGains:
         self._seen = 0
 
     def _centred(self, modality: Modality, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        rows = features - self._means[modality]
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        unit: NDArray[np.float32] = np.zeros(rows.shape, np.float32)
-        np.divide(rows, length, out=unit, where=length > 0, casting="same_kind")
-        return unit
+        return unit_rows(features - self._means[modality])
 
     def add(self, content: Mapping[Modality, NDArray[np.float32]]) -> None:
         """Take the next items of the database."""

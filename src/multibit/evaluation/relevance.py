@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import ArrayLike
 
-from multibit.arrays import FloatArray, Labels, Rows
+from multibit.arrays import FloatArray, Labels, Rows, unit_rows
 from multibit.errors import DataError
 
 PROMPT = "a photo of a {}"
@@ -74,9 +74,7 @@ class GradedRelevance:
                 "vector each.",
                 field="label_names",
             )
-        centred = vectors - vectors.mean(axis=0)
-        length = np.linalg.norm(centred, axis=1, keepdims=True)
-        unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
+        unit = unit_rows(vectors - vectors.mean(axis=0))
         kernel = np.maximum(unit @ unit.T, 0.0)
         np.fill_diagonal(kernel, 1.0)
         return cls("label names", kernel, normalized=True, origin=origin)

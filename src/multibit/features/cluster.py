@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from multibit.errors import MissingExtraError, MultibitError
+from multibit.errors import MissingExtraError, MultibitError, first_line
 
 T = TypeVar("T")
 ENGINES = ("local", "ray")
@@ -78,7 +78,7 @@ class _Worker:
         try:
             self._work = self._work or ray.get(shared[0])
         except ray.exceptions.RaySystemError as error:
-            reason = str(error).splitlines()[0].removeprefix("System error: ")
+            reason = first_line(error).removeprefix("System error: ")
             raise MultibitError(
                 f"a Ray worker cannot load the work ({reason}).", hint="Install the same packages on all machines."
             ) from None

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from multibit.errors import ConfigError, MissingExtraError
+from multibit.errors import ConfigError, MissingExtraError, first_line
 from multibit.features.base import (
     LOCAL,
     Features,
@@ -305,7 +305,7 @@ def _from_hub(name: str, hub: Hub) -> Path:
         )
     except Exception as error:  # the library passes errors of its connections through
         raise ConfigError(
-            f"{name!r} is neither a folder nor downloaded, and the hub did not provide it ({_short(error)}).",
+            f"{name!r} is neither a folder nor downloaded, and the hub did not provide it ({first_line(error):.200}).",
             field="encoder",
             hint=f"Without a network, give a model folder. {COMPLETE}",
         ) from None
@@ -338,12 +338,9 @@ def _loading(folder: Path, part: str) -> Iterator[None]:
     except MissingExtraError:
         raise
     except Exception as error:  # for a damaged or foreign folder the library raises anything
-        raise ConfigError(f"cannot be loaded ({_short(error)}).", file=folder, field=part, hint=COMPLETE) from None
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+        raise ConfigError(
+            f"cannot be loaded ({first_line(error):.200}).", file=folder, field=part, hint=COMPLETE
+        ) from None
 
 
 def _library() -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.arrays import Rows
+from multibit.arrays import Rows, unit_rows
 from multibit.data.checking import are_near_duplicates
 from multibit.data.split import Split
 from multibit.features.store import FeatureStore
@@ -135,11 +135,11 @@ def _alike(store: FeatureStore, rows: Rows, among: Rows) -> NDArray[np.bool_]:
 
 def _nearest(store: FeatureStore, rows: Rows, among: Rows) -> Rows:
     """The row with the largest cosine to each of some rows; the first of equals."""
-    asked = _unit(np.asarray(store.image[rows], np.float32))
+    asked = unit_rows(np.asarray(store.image[rows], np.float32))
     best, chosen = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
     start = 0
     for block in _blocks(store, among):
-        cosines = asked @ _unit(np.asarray(block, np.float32)).T
+        cosines = asked @ unit_rows(np.asarray(block, np.float32)).T
         largest = cosines.argmax(axis=1) if len(rows) else chosen
         values = cosines[np.arange(len(rows)), largest]
         better = values > best
@@ -151,8 +151,3 @@ def _nearest(store: FeatureStore, rows: Rows, among: Rows) -> Rows:
 def _blocks(store: FeatureStore, rows: Rows) -> Iterator[NDArray[np.floating]]:
     """The image features of some rows."""
     return (np.asarray(store.image[rows[start : start + BLOCK]]) for start in range(0, len(rows), BLOCK))
-
-
-def _unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    return np.asarray(features / np.where(lengths > 0, lengths, 1), np.float32)

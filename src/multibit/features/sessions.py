@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multibit.errors import FormatError, MissingExtraError
+from multibit.errors import FormatError, MissingExtraError, first_line
 from multibit.files import checksum_file, fingerprint, replacing
 
 NETWORK, WEIGHTS = "network.onnx", "network.onnx.data"
@@ -58,8 +58,9 @@ class Network:
         try:
             found: list[NDArray[Any]] = self._session.run(list(outputs), dict(inputs))
         except Exception as error:  # the library has no common class of errors
-            reason = str(error).splitlines()[0][:200]
-            raise FormatError(f"does not fit its inputs ({reason}).", file=self.folder / NETWORK) from None
+            raise FormatError(
+                f"does not fit its inputs ({first_line(error):.200}).", file=self.folder / NETWORK
+            ) from None
         return found
 
     def require_whole(self) -> None:
@@ -111,8 +112,9 @@ def _open(folder: Path, checksum: str, many: bool, is_large: bool) -> Any:
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_ENABLE_ALL
         return library.InferenceSession(folder / NETWORK, options, providers=_PROVIDERS)
     except Exception as error:  # the library has no common class of errors
-        reason = str(error).splitlines()[0][:200]
-        raise FormatError(f"not a network that ONNX Runtime can open ({reason}).", file=folder / NETWORK) from None
+        raise FormatError(
+            f"not a network that ONNX Runtime can open ({first_line(error):.200}).", file=folder / NETWORK
+        ) from None
 
 
 _PROVIDERS = ["CPUExecutionProvider"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from multibit.arrays import unit_rows
 from multibit.data.dataset import PairedDataset
 from multibit.data.images import open_image
 from multibit.data.labelling import relabel
@@ -48,7 +49,7 @@ def label_zero_shot(
             f"{dimensions[1]} values are not in one space.",
             hint="Use the two sides of a joint model, such as CLIP.",
         )
-    prompts = _unit(Prompted(text_encoder, prompt).encode(names))
+    prompts = unit_rows(np.asarray(Prompted(text_encoder, prompt).encode(names), np.float64))
     found: list[set[str]] = [set() for _ in dataset.ids]
     batch = max(image_encoder.batch_size, 1)
     with showing(progress), track("Labelling images", len(dataset), "images") as advance:
@@ -56,7 +57,8 @@ def label_zero_shot(
             rows = range(start, min(start + batch, len(dataset)))
             prepared = {row: one for row in rows if (one := _prepare(dataset, row, image_encoder)) is not None}
             if prepared:
-                cosines = _unit(image_encoder.encode(list(prepared.values()))) @ prompts.T  # (n, labels)
+                vectors = np.asarray(image_encoder.encode(list(prepared.values())), np.float64)
+                cosines = unit_rows(vectors) @ prompts.T  # (n, labels)
                 likely = _likely(cosines / temperature, min_probability)
                 for row, chosen in zip(prepared, likely, strict=True):
                     found[row] = {names[column] for column in np.flatnonzero(chosen).tolist()}
@@ -77,10 +79,3 @@ def _likely(scores: NDArray[np.floating], least: float) -> NDArray[np.bool_]:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     chosen: NDArray[np.bool_] = (weights / weights.sum(axis=1, keepdims=True) >= least) | (weights == 1)
     return chosen
-
-
-def _unit(features: NDArray[np.float32]) -> NDArray[np.float64]:
-    vectors = np.asarray(features, np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: NDArray[np.float64] = vectors / np.where(lengths > 0, lengths, 1)
-    return unit

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import gamma, roots_genlaguerre
 
-from multibit.arrays import FloatArray, as_labels
+from multibit.arrays import FloatArray, as_labels, unit_rows
 from multibit.errors import ConfigError
 from multibit.files import fingerprint, write_arrays
 from multibit.relation.graph import LabelGraph
@@ -130,7 +130,7 @@ class RelationTeacher:
         eigenvalues, eigenvectors = self.spectrum
         y = as_labels(labels, columns=len(eigenvalues)).astype(np.float64)  # (N, C)
         if scale is None:
-            return unit_rows(self.weigh(y) @ eigenvectors, self.log_response(eigenvalues) / 2)
+            return _unit_response(self.weigh(y) @ eigenvectors, self.log_response(eigenvalues) / 2)
         if not 0 <= scale < self.scales:
             raise ConfigError(f"must be None or 0..{self.scales - 1}, got {scale}.", option="scale")
         return self.heat(labels, self.tau[scale])
@@ -139,7 +139,7 @@ class RelationTeacher:
         """Map (N, C) multi-hot labels to unit rows (N, C) whose products are the heat scores at diffusion time tau."""
         eigenvalues, eigenvectors = self.spectrum
         y = as_labels(labels, columns=len(eigenvalues)).astype(np.float64)
-        return unit_rows((y * self.graph.specificity) @ eigenvectors, -tau * eigenvalues / 2)
+        return _unit_response((y * self.graph.specificity) @ eigenvectors, -tau * eigenvalues / 2)
 
     def weigh(self, labels: FloatArray) -> FloatArray:
         """Weighted labels (N, C), to which the kernel of g* is applied."""
@@ -231,7 +231,7 @@ def quadrature(alpha: float, eta: float, scales: int) -> tuple[FloatArray, Float
     return tau, rho
 
 
-def unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
+def _unit_response(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
     """Rows coefficients * exp(log_response), each scaled to length 1; zero rows stay zero.
 
     The largest term of a row is factored out before the exponential: at long diffusion times the response itself
@@ -240,7 +240,4 @@ def unit_rows(coefficients: FloatArray, log_response: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore"):
         log_size = np.log(np.abs(coefficients)) + log_response
     peak = log_size.max(axis=1, keepdims=True)
-    rows = np.sign(coefficients) * np.exp(log_size - np.where(np.isfinite(peak), peak, 0.0))
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: FloatArray = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-    return unit
+    return unit_rows(np.sign(coefficients) * np.exp(log_size - np.where(np.isfinite(peak), peak, 0.0)))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from multibit.codes import CodedItems, Codes
 from multibit.config import MAX_BITS
-from multibit.errors import DataError, MissingExtraError
+from multibit.errors import DataError, MissingExtraError, first_line
 from multibit.files import building, replacing, typed
 from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
@@ -108,8 +108,7 @@ def import_codes(path: Path | str, bits: int | None = None) -> Codes:
             index = faiss.read_index_binary(str(source))
             packed = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.code_size)
         except (RuntimeError, AttributeError, MemoryError) as error:
-            first = (str(error) or type(error).__name__).splitlines()[0]
-            raise DataError(f"not a faiss binary flat index ({first}).", file=source) from None
+            raise DataError(f"not a faiss binary flat index ({first_line(error)}).", file=source) from None
     else:
         raise DataError(f"must end in .npy or .faiss, got {source.suffix!r}.", file=source)
     try:

@@ -12,7 +12,7 @@ from multibit.data.manifest import require_known_fields
 from multibit.data.notes import note
 from multibit.data.sources.common import ImageFolder, unique_ids
 from multibit.data.values import id_of, labels_of, path_of, texts_of
-from multibit.errors import ConfigError, DataError, MissingExtraError
+from multibit.errors import ConfigError, DataError, MissingExtraError, first_line
 
 COLUMNS = {
     "id": ("id", "image_id", "key"),
@@ -90,8 +90,7 @@ def _load(source: Path) -> dict[str, Any]:
     try:
         loaded = datasets.load_from_disk(source.absolute())  # a path with "://" would be a network file system
     except Exception as error:  # the library lets errors of its readers through
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"not a folder that datasets.save_to_disk wrote ({first}).", file=source) from None
+        raise DataError(f"not a folder that datasets.save_to_disk wrote ({first_line(error)}).", file=source) from None
     return dict(loaded) if isinstance(loaded, dict) else {"": loaded}
 
 

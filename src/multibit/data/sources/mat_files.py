@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from multibit.data.manifest import require_known_fields
 from multibit.data.notes import note
-from multibit.errors import DataError, MissingExtraError
+from multibit.errors import DataError, MissingExtraError, first_line
 from multibit.files import require_regular
 
 Shapes = dict[str, tuple[int, ...]]
@@ -183,8 +183,7 @@ def _reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError("no such file.", file=path) from None
     except Exception as error:  # scipy and h5py let the errors of zlib and of their own parsers through
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"not a readable MATLAB file, neither v5 nor v7.3 ({first}).", file=path) from None
+        raise DataError(f"not a readable MATLAB file, neither v5 nor v7.3 ({first_line(error)}).", file=path) from None
 
 
 def _variables(path: Path) -> tuple[Shapes, dict[str, str]]:

@@ -12,7 +12,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note, note_left_out
 from multibit.data.sources.common import IMAGE_SUFFIXES, NAME_ENCODING, ImageFolder, split_lines, unique_ids, walk
 from multibit.data.values import labels_of, same_name, texts_of
-from multibit.errors import DataError
+from multibit.errors import DataError, first_line
 from multibit.files import require_regular
 from multibit.texts import decode_text, parse_json
 
@@ -135,7 +135,7 @@ def _members(shard: Path) -> Iterator[tuple[str, str, tarfile.TarInfo, tarfile.T
     except DataError:
         raise
     except Exception as error:  # the errors of gzip, bzip2 and lzma come through
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")  # more lines: one per compression
+        reason = first_line(error).rstrip(":")  # more lines: one per compression
         raise DataError(f"not a .tar file, corrupt or truncated ({reason}).", file=shard) from None
 
 

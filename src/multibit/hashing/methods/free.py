@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multibit.arrays import unit_rows
 from multibit.codes.items import MODALITIES
 from multibit.config import Config
 from multibit.features import Pairs
@@ -23,7 +24,6 @@ from multibit.hashing.methods.multibit import batch_codes, mixed_pairs, new_mode
 from multibit.hashing.model import HashModel
 from multibit.hashing.objective import Objective
 
-T = TypeVar("T", np.float32, np.float64)
 BLOCK = 1024  # rows whose neighbours are looked for at once
 CANDIDATES = 20_000  # rows among which neighbours are looked for
 
@@ -90,8 +90,8 @@ def common_content(training: Pairs) -> NDArray[np.float32]:
     """Rows (n, k) at unit length: of each item the mean of its canonical variates in both modalities."""
     features = solver_features(training)
     variates = canonical_variates(features, CcaSettings())
-    unit = [_unit(variates[modality](features[modality])) for modality in MODALITIES]
-    return _unit(unit[0] + unit[1]).astype(np.float32)
+    unit = [unit_rows(variates[modality](features[modality])) for modality in MODALITIES]
+    return unit_rows(unit[0] + unit[1]).astype(np.float32)
 
 
 def mean_of_neighbours(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
@@ -117,13 +117,7 @@ def mean_of_neighbours(rows: NDArray[np.float32], count: int) -> NDArray[np.floa
         part = torch.from_numpy(rows[start : start + BLOCK])  # (b, k)
         cosines, nearest = (part @ candidates.T).topk(count)  # (b, count)
         means[start : start + BLOCK] = torch.einsum("bc,bck->bk", cosines.clamp(min=0), candidates[nearest]).numpy()
-    return _unit(means)
-
-
-def _unit(rows: NDArray[T]) -> NDArray[T]:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[T] = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-    return unit
+    return unit_rows(means)
 
 
 MULTIBIT_FREE = Method(

@@ -114,6 +114,21 @@ def as_float32(array: NDArray[Any], what: str, rows: Rows | None = None) -> NDAr
     return single
 
 
+def as_matrix(values: ArrayLike, columns: int, what: str) -> NDArray[Any]:
+    """The values as an array (n, columns).
+
+    Args:
+        values: of any type. columns: required. what: human-readable name of the array.
+
+    Raises:
+        DataError: another shape; names both.
+    """
+    array = np.asarray(values)
+    if array.ndim != 2 or array.shape[1] != columns:
+        raise DataError(f"need shape (n, {columns}), got {array.shape}.", field=what)
+    return array
+
+
 def unit_rows(rows: NDArray[Float]) -> NDArray[Float]:
     """Rows (n, d) of floats, each scaled to length 1; rows of zeros unchanged.
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from multibit.arrays import as_float32
+from multibit.arrays import as_float32, as_matrix
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
@@ -42,27 +42,33 @@ class CodeModel(nn.Module, ABC):
     """Maps features of either modality to the relaxed codes of all its lengths.
 
     A subclass names its network, `class Linear(CodeModel, network="linear")`, so that `load` finds it; takes
-    `image_dim` and `text_dim` first; keeps its constructor's arguments in `sizes`; and defines `forward`.
+    `image_dim` and `text_dim` first; and defines `forward`.
+
+    Args:
+        layout: where the code of each length is in the output.
+        sizes: all arguments of the subclass's constructor by name, as plain values for JSON. With `tokens`, number and
+            length of the tokens of each modality, it reads tokens.
 
     Attributes:
-        image_dim, text_dim: lengths of the feature vectors. layout: where the code of each length is in the output.
-        sizes: arguments of the constructor, as plain values for JSON.
+        layout, sizes: as given. image_dim, text_dim: lengths of the feature vectors.
         blocks: bits of each diffusion scale; empty for all methods but MultiBit.
     """
 
     networks: ClassVar[dict[str, type[CodeModel]]] = {}
     network: ClassVar[str]
 
-    image_dim: int
-    text_dim: int
-    layout: Layout
-    sizes: dict[str, Any]
     blocks: tuple[int, ...] = ()
 
     def __init_subclass__(cls, network: str, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.network = network
         CodeModel.networks[network] = cls
+
+    def __init__(self, layout: Layout, **sizes: Any) -> None:
+        super().__init__()
+        self.layout, self.sizes = layout, sizes
+        self.image_dim: int = sizes["image_dim"]
+        self.text_dim: int = sizes["text_dim"]
 
     def __repr__(self) -> str:
         """One line; `children()` has the layers."""
@@ -87,7 +93,12 @@ class CodeModel(nn.Module, ABC):
     @property
     def reads_tokens(self) -> bool:
         """Whether `forward` needs token features."""
-        return False
+        return self.sizes.get("tokens") is not None
+
+    @property
+    def dimensions(self) -> dict[Modality, int]:
+        """Modality -> length of the feature vectors."""
+        return {"image": self.image_dim, "text": self.text_dim}
 
     @property
     def bits(self) -> int:
@@ -137,10 +148,7 @@ class CodeModel(nn.Module, ABC):
             ConfigError: unknown modality.
         """
         require_known("modality", modality, MODALITIES)
-        array = np.asarray(features)
-        needed = self.image_dim if modality == "image" else self.text_dim
-        if array.ndim != 2 or array.shape[1] != needed:
-            raise DataError(f"need shape (n, {needed}), got {array.shape}.", field=f"{modality} features")
+        array = as_matrix(features, self.dimensions[modality], f"{modality} features")
         if self.reads_tokens and tokens is None:
             raise DataError(
                 "this model reads tokens, but the features have none.",

@@ -50,7 +50,7 @@ def export_head(model: CodeModel, modality: Modality, folder: Path) -> None:
         import onnx
     except ImportError:
         raise MissingExtraError("onnx", extra="train", need="The export of a model") from None
-    size = model.image_dim if modality == "image" else model.text_dim
+    size = model.dimensions[modality]
     graph = _Graph()
     scaled = _unit(graph, _of_size_one(graph, "features"))
     outputs = [_stack(graph, stack, scaled, size) for stack in stacks]

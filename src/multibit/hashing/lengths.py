@@ -36,28 +36,24 @@ class PerLength(CodeModel, network="per length"):
     """
 
     def __init__(self, image_dim: int, text_dim: int, parts: Annotated[list[PartSizes], Meta(min_length=1)]) -> None:
-        super().__init__()
-        self._hold([CodeModel.networks[each.network].of_sizes(each.sizes) for each in parts])
-        if any((each.image_dim, each.text_dim) != (image_dim, text_dim) for each in self._models):
+        models = [CodeModel.networks[each.network].of_sizes(each.sizes) for each in parts]
+        if any((each.image_dim, each.text_dim) != (image_dim, text_dim) for each in models):
             raise ValueError("models for features of different lengths")
+        self._hold(models)
 
     @classmethod
     def join(cls, models: Sequence[CodeModel]) -> PerLength:
         """Hold trained models, shortest code first."""
         joined = cls.__new__(cls)
-        nn.Module.__init__(joined)
         joined._hold(models)
         return joined.eval()
 
     def _hold(self, models: Sequence[CodeModel]) -> None:
+        first = models[0]
+        layout = Layout(tuple(each.bits for each in models), nested=False, views=first.layout.views)
+        parts = [{"network": each.network, "sizes": each.sizes} for each in models]
+        super().__init__(layout, image_dim=first.image_dim, text_dim=first.text_dim, parts=parts)
         self.parts = nn.ModuleList(models)
-        self.image_dim, self.text_dim = models[0].image_dim, models[0].text_dim
-        self.layout = Layout(tuple(each.bits for each in models), nested=False, views=models[0].layout.views)
-        self.sizes = {
-            "image_dim": self.image_dim,
-            "text_dim": self.text_dim,
-            "parts": [{"network": each.network, "sizes": each.sizes} for each in models],
-        }
 
     @property
     def reads_tokens(self) -> bool:

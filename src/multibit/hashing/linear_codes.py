@@ -54,12 +54,11 @@ class LinearCodes(CodeModel, network="linear codes"):
     """
 
     def __init__(self, image_dim: int, text_dim: int, lengths: Sequence[int], nested: bool = False) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.layout = Layout(tuple(lengths), nested)
-        self.sizes = {"image_dim": image_dim, "text_dim": text_dim, "lengths": list(lengths), "nested": nested}
-        inputs = {"image": image_dim, "text": text_dim}
-        self.heads = nn.ModuleDict({modality: _zeros(inputs[modality], self.layout.stored) for modality in MODALITIES})
+        layout = Layout(tuple(lengths), nested)
+        super().__init__(layout, image_dim=image_dim, text_dim=text_dim, lengths=list(lengths), nested=nested)
+        self.heads = nn.ModuleDict(
+            {modality: _zeros(size, layout.stored) for modality, size in self.dimensions.items()}
+        )
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
@@ -26,12 +26,8 @@ class LinearHash(CodeModel, network="linear hash"):
     """
 
     def __init__(self, image_dim: int, text_dim: int, bits: int, dropout: float = 0.2) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.sizes = {"image_dim": image_dim, "text_dim": text_dim, "bits": bits, "dropout": dropout}
-        self.layout = Layout((bits,))
-        inputs = {"image": image_dim, "text": text_dim}
-        self.heads = nn.ModuleDict({modality: nn.Linear(inputs[modality], bits) for modality in MODALITIES})
+        super().__init__(Layout((bits,)), image_dim=image_dim, text_dim=text_dim, bits=bits, dropout=dropout)
+        self.heads = nn.ModuleDict({modality: nn.Linear(size, bits) for modality, size in self.dimensions.items()})
         self.drop = nn.Dropout(dropout)
 
     def stacks(self, modality: Modality) -> list[list[nn.Module]]:

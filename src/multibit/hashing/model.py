@@ -43,28 +43,23 @@ class HashModel(CodeModel, network=FIRST_NETWORK):
         dropout: float = 0.0,
         input_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        if min(image_dim, text_dim, hidden, dimension, *blocks) < 1:
-            sizes = {"image_dim": image_dim, "text_dim": text_dim, "hidden": hidden, "dimension": dimension}
-            wrong = next((name for name, size in sizes.items() if size < 1), "blocks")
-            raise ConfigError(f"must be at least 1, got {sizes.get(wrong, blocks)}.", option=wrong)
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.blocks = tuple(int(width) for width in blocks)
-        self.hidden, self.dimension = hidden, dimension
-        self.layout = Layout((sum(self.blocks),))
-        self.sizes = {
-            "image_dim": image_dim,
-            "text_dim": text_dim,
-            "blocks": self.blocks,
-            "hidden": hidden,
+        blocks = tuple(int(width) for width in blocks)
+        widths = {
+            "image_dim": image_dim, "text_dim": text_dim, "blocks": min(blocks, default=0), "hidden": hidden,
             "dimension": dimension,
-            "dropout": dropout,
-            "input_dropout": input_dropout,
-        }
+        }  # fmt: skip
+        for name, size in widths.items():
+            if size < 1:
+                raise ConfigError(f"must be at least 1, got {size}.", option=name)
+        super().__init__(
+            Layout((sum(blocks),)), image_dim=image_dim, text_dim=text_dim, blocks=blocks, hidden=hidden,
+            dimension=dimension, dropout=dropout, input_dropout=input_dropout,
+        )  # fmt: skip
+        self.blocks, self.hidden, self.dimension = blocks, hidden, dimension
         self.projections = nn.ModuleDict(
             {
-                "image": Projection(image_dim, hidden, dimension, dropout, input_dropout),
-                "text": Projection(text_dim, hidden, dimension, dropout, input_dropout),
+                modality: Projection(size, hidden, dimension, dropout, input_dropout)
+                for modality, size in self.dimensions.items()
             }
         )
         self.heads = nn.Linear(dimension, sum(self.blocks))

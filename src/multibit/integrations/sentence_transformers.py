@@ -50,7 +50,7 @@ def export_sentences(run: Run, folder: Path | str, modality: Modality = "text") 
     target = Path(folder)
     if target.exists():
         raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
-    layers = _layers(_stack_of(run, modality), run.model.image_dim if modality == "image" else run.model.text_dim)
+    layers = _layers(_stack_of(run, modality), run.model.dimensions[modality])
     recipe: EncoderRecipe = getattr(run.recipe, modality)
     if recipe.dtype != "float32":
         raise ConfigError(f"the features are {recipe.dtype}; only float32 is exported.", option="run")

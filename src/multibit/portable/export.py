@@ -90,7 +90,7 @@ def write_config(run: Run, folder: Path, recipe: Recipe | None = None, weights: 
     model = run.model
     config = Config(
         weights or run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
-        {"image": model.image_dim, "text": model.text_dim}, recipe or run.recipe, versions_here(),
+        model.dimensions, recipe or run.recipe, versions_here(),
         list(run.label_names), list(run.record.blocks), run.record.teacher,
         {each.name: checksum_of(each) for each in sorted((folder / NETWORKS / "heads").glob("*"))},
     )  # fmt: skip

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.arrays import as_float32
+from multibit.arrays import as_float32, as_matrix
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
@@ -143,9 +143,7 @@ class PortableModel:
             DataError: features of another dimension, or a value that is not finite. ConfigError: unknown modality.
         """
         require_known("modality", modality, MODALITIES)
-        array, needed = np.asarray(features), self.dimensions[modality]
-        if array.ndim != 2 or array.shape[1] != needed:
-            raise DataError(f"need shape (n, {needed}), got {array.shape}.", field=f"{modality} features")
+        array = as_matrix(features, self.dimensions[modality], f"{modality} features")
         out = np.empty((len(array), self.layout.stored), np.float32)
         for start in range(0, len(array), ROWS):
             rows = np.arange(start, min(start + ROWS, len(array)))

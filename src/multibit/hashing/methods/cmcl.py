@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.errors import ConfigError
@@ -153,16 +153,11 @@ class ConceptCodes(CodeModel, network="cmcl"):
         heads: int = 8,
         dropout: float = 0.5,
     ) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.layout = Layout(tuple(lengths), nested=False)
-        self.sizes = {
-            "image_dim": image_dim, "text_dim": text_dim, "lengths": list(lengths),
-            "tokens": tokens and {modality: list(shape) for modality, shape in tokens.items()},
-            "dimension": dimension, "hidden": hidden, "concepts": concepts, "heads": heads, "dropout": dropout,
-        }  # fmt: skip
-        widths: dict[Modality, int] = {"image": image_dim, "text": text_dim}
-        self.inputs = nn.ModuleDict({modality: _bridge(widths[modality], dimension) for modality in MODALITIES})
+        super().__init__(
+            Layout(tuple(lengths), nested=False), image_dim=image_dim, text_dim=text_dim, lengths=list(lengths),
+            tokens=tokens, dimension=dimension, hidden=hidden, concepts=concepts, heads=heads, dropout=dropout,
+        )  # fmt: skip
+        self.inputs = nn.ModuleDict({modality: _bridge(size, dimension) for modality, size in self.dimensions.items()})
         self.residual = nn.Sequential(*(ResidualBlock(dimension, hidden, dropout) for _ in range(RESIDUAL_BLOCKS)))
         self.codes = nn.ModuleList(nn.Linear(dimension, bits) for bits in lengths)
         if tokens is not None:
@@ -170,11 +165,6 @@ class ConceptCodes(CodeModel, network="cmcl"):
             self.readers = nn.ModuleDict(
                 {name: ConceptReader(shape[1], dimension, hidden, heads) for name, shape in tokens.items()}
             )
-
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether there are concepts."""
-        return self.sizes["tokens"] is not None
 
     @property
     def flops(self) -> int:

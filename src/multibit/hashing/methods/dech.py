@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
@@ -63,17 +63,11 @@ class UnitHash(CodeModel, network="unit hash"):
     """
 
     def __init__(self, image_dim: int, text_dim: int, bits: int, hidden: int) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.sizes = {"image_dim": image_dim, "text_dim": text_dim, "bits": bits, "hidden": hidden}
-        self.layout = Layout((bits,))
-        inputs = {"image": image_dim, "text": text_dim}
+        super().__init__(Layout((bits,)), image_dim=image_dim, text_dim=text_dim, bits=bits, hidden=hidden)
         self.heads = nn.ModuleDict(
             {
-                modality: nn.Sequential(
-                    nn.Linear(inputs[modality], hidden), nn.ReLU(), nn.Linear(hidden, bits), nn.Tanh()
-                )
-                for modality in MODALITIES
+                modality: nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, bits), nn.Tanh())
+                for modality, size in self.dimensions.items()
             }
         )
 

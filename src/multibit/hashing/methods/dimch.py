@@ -104,14 +104,10 @@ class InstanceSets(CodeModel, network="dimch"):
         hidden: int = 256,
         dropout: float = 0.3,
     ) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.layout = Layout((bits,))
-        self.sizes = {
-            "image_dim": image_dim, "text_dim": text_dim, "bits": bits,
-            "tokens": tokens and {modality: list(shape) for modality, shape in tokens.items()},
-            "instances": instances, "hidden": hidden, "dropout": dropout,
-        }  # fmt: skip
+        super().__init__(
+            Layout((bits,)), image_dim=image_dim, text_dim=text_dim, bits=bits, tokens=tokens, instances=instances,
+            hidden=hidden, dropout=dropout,
+        )  # fmt: skip
         self.shapes: dict[Modality, tuple[int, int]] = {"image": (1, image_dim), "text": (1, text_dim)}
         if tokens is not None:
             (count, dimension), (words, word_dimension) = (tokens[modality] for modality in MODALITIES)
@@ -120,11 +116,6 @@ class InstanceSets(CodeModel, network="dimch"):
         self.heads = nn.ModuleDict(
             {name: InstanceHead(shape, bits, instances, hidden, dropout) for name, shape in self.shapes.items()}
         )
-
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether the sets are made of tokens."""
-        return self.sizes["tokens"] is not None
 
     @property
     def flops(self) -> int:

@@ -56,12 +56,8 @@ class SampledHash(CodeModel, network="sampled linear hash"):
     text_samples: Tensor
 
     def __init__(self, image_dim: int, text_dim: int, bits: int, samples: int = 5) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.sizes = {"image_dim": image_dim, "text_dim": text_dim, "bits": bits, "samples": samples}
-        self.layout = Layout((bits,))
-        inputs = {"image": image_dim, "text": text_dim}
-        self.heads = nn.ModuleDict({modality: nn.Linear(inputs[modality], bits) for modality in MODALITIES})
+        super().__init__(Layout((bits,)), image_dim=image_dim, text_dim=text_dim, bits=bits, samples=samples)
+        self.heads = nn.ModuleDict({modality: nn.Linear(size, bits) for modality, size in self.dimensions.items()})
         for modality in MODALITIES:
             self.register_buffer(f"{modality}_samples", self.weights(modality).detach().repeat(samples, 1, 1))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multibit.codes.items import MODALITIES, Modality
+from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
 from multibit.config import EpochSettings
 from multibit.features import Pairs
@@ -111,26 +111,16 @@ class PolysemicCodes(CodeModel, network="dpsih"):
         views: int = 1,
         dropout: float = 0.2,
     ) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.layout = Layout((bits,), views=views)
-        self.sizes = {
-            "image_dim": image_dim, "text_dim": text_dim, "bits": bits,
-            "tokens": tokens and {modality: list(shape) for modality, shape in tokens.items()},
-            "views": views, "dropout": dropout,
-        }  # fmt: skip
-        inputs: dict[Modality, int] = {"image": image_dim, "text": text_dim}
+        super().__init__(
+            Layout((bits,), views=views), image_dim=image_dim, text_dim=text_dim, bits=bits, tokens=tokens, views=views,
+            dropout=dropout,
+        )  # fmt: skip
         self.branches = nn.ModuleDict(
             {
-                modality: Branches(inputs[modality], tokens[modality][1] if tokens else None, bits, views, dropout)
-                for modality in MODALITIES
+                modality: Branches(size, tokens[modality][1] if tokens else None, bits, views, dropout)
+                for modality, size in self.dimensions.items()
             }
         )
-
-    @property
-    def reads_tokens(self) -> bool:
-        """Whether there is a local branch."""
-        return self.sizes["tokens"] is not None
 
     @property
     def flops(self) -> int:

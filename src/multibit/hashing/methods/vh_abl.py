@@ -76,13 +76,10 @@ class OrderedHash(CodeModel, network="ordered hash"):
         dimension: int = 128,
         dropout: float = 0.1,
     ) -> None:
-        super().__init__()
-        self.image_dim, self.text_dim = image_dim, text_dim
-        self.layout = Layout((bits,))
-        self.sizes = {
-            "image_dim": image_dim, "text_dim": text_dim, "bits": bits, "image_hidden": image_hidden,
-            "text_hidden": text_hidden, "dimension": dimension, "dropout": dropout,
-        }  # fmt: skip
+        super().__init__(
+            Layout((bits,)), image_dim=image_dim, text_dim=text_dim, bits=bits, image_hidden=image_hidden,
+            text_hidden=text_hidden, dimension=dimension, dropout=dropout,
+        )  # fmt: skip
         widths = {"image": (image_dim, image_hidden), "text": (text_dim, text_hidden)}
         self.projections = nn.ModuleDict(
             {modality: _projection(*widths[modality], dimension, dropout) for modality in MODALITIES}

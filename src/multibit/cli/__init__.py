@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from multibit.cli import about, data, indices, model, paper, publish, search, serve
+from multibit.cli import about, data, evaluation, indices, model, paper, publish, search, serve
 from multibit.cli.app import Verb, app, stop_on_sigterm
 from multibit.cli.options import EngineName, Kind
 
@@ -18,7 +18,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "select": model.select,
     "train": model.train,
     "encode": model.encode,
-    "evaluate": model.evaluate,
+    "evaluate": evaluation.evaluate,
     "index": indices.index,
     "merge": indices.merge,
     "export": publish.export,

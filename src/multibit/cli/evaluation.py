@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -71,90 +71,107 @@ def evaluate(
     Codes made elsewhere have the keys q_img q_txt r_img r_txt q_l r_l: -1, 1; or 0, 1; or packed. Their results go
     next to them: CODES-evaluation.json, CODES-report. Items without labels are measured by pair recall alone.
     """
-    from multibit.evaluation.ranking import DEPTH
-    from multibit.evaluation.storage import save_evaluations
-    from multibit.folders import only_writer_of
-    from multibit.measurement import assess_run, measure, references_of
-    from multibit.pipeline import located_encoder, open_features, require_one_view
     from multibit.records import is_run
-    from multibit.report.examples import example_searches
-    from multibit.report.field import LAST, field_record, write_field_files
-    from multibit.runs import Run, require_comparable
     from multibit.search.code_files import is_codes
 
     for name, given in {"report": report is not None, "pdf": pdf}.items():
         if given and no_report:
             raise ConfigError("cannot be combined with --no-report.", option=name, hint="Give one of them.")
-    if not is_run(run) and is_codes(run):
+    elsewhere = not is_run(run) and is_codes(run)
+    if elsewhere:
         refuse_unused(ctx, "on codes made elsewhere", "save_dir")
         if not against:
             refuse_unused(ctx, "on codes made elsewhere without --against", "features")
         else:
             refuse_unused(ctx, "with --against, because the run has the names", "label_names")
         folder, target = report or _next_to(run, "report"), out or _next_to(run, "evaluation.json")
-        _check_targets(target, None if no_report else folder, None)
-        ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, None)))
-        names = lines(label_names) or []
-        _evaluate_codes(
-            run,
-            features,
-            at,
-            against or [],
-            None if no_report else folder,
-            target,
-            lengths,
-            names,
-            markdown,
-            pdf,
-            download,
-        )
-        return
-    refuse_unused(ctx, "on a run", "lengths", "label_names")
-    folder, target = report or run / "report", out or run / "evaluation.json"
-    loaded = Run.load(run)
-    _check_targets(target, None if no_report else folder, save_dir)
-    ctx.with_resource(only_writer_of(*_outputs(target, None if no_report else folder, save_dir)))
-    others = [Run.load(path) for path in against or ()]
-    for other in others:
-        require_comparable(loaded, other)
-    if save_dir is not None:
-        require_one_view(loaded, "Each of the field's files")
-    store = open_features(loaded, features)
-    if save_dir is not None and not store.dataset.label_rows.per_item().any():
-        raise DataError("the field's files need labels, and no item has one.", option="save_dir")
-    first = measure(loaded, store, at=at, depth=DEPTH if save_dir is None else LAST)
-    measured = [first, *(measure(other, store, at=at, depth=0, relaxed=False) for other in others)]
-    comparisons = _show_tables(measured, markdown)
-    save_evaluations(target, first.evaluations)
-    if save_dir is not None:
-        count = len(write_field_files(field_record(first, store), save_dir))
-        echo(f"Wrote {save_dir}: {count} files in the field's formats")
-    if not no_report:
-        references = references_of(
-            located_encoder(loaded, loaded.recipe.text), loaded.label_names, first.database, loaded.folder,
-            download=download,
-        )  # fmt: skip
-        assessed = [
-            assess_run(each, store, None if each is first else first, references=references) for each in measured
-        ]
-        _write_report(assessed, folder, comparisons, target, example_searches(first, store), pdf)
+    else:
+        refuse_unused(ctx, "on a run", "lengths", "label_names")
+        folder, target = report or run / "report", out or run / "evaluation.json"
+    asked = _Asked(
+        features, at, against or [], target, None if no_report else folder, save_dir, pdf, markdown, download
+    )
+    if elsewhere:
+        _evaluate_codes(ctx, run, asked, lengths, lines(label_names) or [])
+    else:
+        _evaluate_run(ctx, run, asked)
     echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
 
 
+class _Asked(NamedTuple):
+    """Options of every evaluation.
+
+    Attributes:
+        target: the evaluation file. report, save_dir: folders that are written; None for those that are not.
+    """
+
+    features: Path | None
+    at: int | None
+    against: Sequence[Path]
+    target: Path
+    report: Path | None
+    save_dir: Path | None
+    pdf: bool
+    markdown: bool
+    download: bool
+
+    def hold_outputs(self, ctx: typer.Context) -> None:
+        """Refuse outputs that cannot be written, and be their only writer until the verb ends."""
+        from multibit.evaluation.storage import require_evaluation_target
+        from multibit.folders import only_writer_of
+        from multibit.report import field, page
+        from multibit.report.folder import require_folder
+
+        require_ending(self.target, "out", ".json")
+        require_evaluation_target(self.target)
+        if self.report is not None:
+            require_folder(self.report, folders=page.FOLDERS, files=(page.PAGE,))
+        if self.save_dir is not None:
+            require_folder(self.save_dir, folders=(field.FOLDER,))
+        outputs = self.target, self.target.with_suffix(".parquet"), self.report, self.save_dir
+        ctx.with_resource(only_writer_of(*outputs))
+
+
+def _evaluate_run(ctx: typer.Context, path: Path, asked: _Asked) -> None:
+    """Evaluate a run."""
+    from multibit.evaluation.ranking import DEPTH
+    from multibit.evaluation.storage import save_evaluations
+    from multibit.measurement import assess_run, measure, references_of
+    from multibit.pipeline import located_encoder, open_features, require_one_view
+    from multibit.report.examples import example_searches
+    from multibit.report.field import LAST, field_record, write_field_files
+    from multibit.runs import Run, require_comparable
+
+    run = Run.load(path)
+    asked.hold_outputs(ctx)
+    others = [Run.load(each) for each in asked.against]
+    for other in others:
+        require_comparable(run, other)
+    if asked.save_dir is not None:
+        require_one_view(run, "Each of the field's files")
+    store = open_features(run, asked.features)
+    if asked.save_dir is not None and not store.dataset.label_rows.per_item().any():
+        raise DataError("the field's files need labels, and no item has one.", option="save_dir")
+    first = measure(run, store, at=asked.at, depth=DEPTH if asked.save_dir is None else LAST)
+    measured = [first, *(measure(other, store, at=asked.at, depth=0, relaxed=False) for other in others)]
+    comparisons = _show_tables(measured, asked.markdown)
+    save_evaluations(asked.target, first.evaluations)
+    if asked.save_dir is not None:
+        count = len(write_field_files(field_record(first, store), asked.save_dir))
+        echo(f"Wrote {asked.save_dir}: {count} files in the field's formats")
+    if asked.report is not None:
+        encoder = located_encoder(run, run.recipe.text)
+        references = references_of(encoder, run.label_names, first.database, run.folder, download=asked.download)
+        assessed = [
+            assess_run(each, store, None if each is first else first, references=references) for each in measured
+        ]
+        _write_report(assessed, asked, asked.report, comparisons, example_searches(first, store))
+
+
 def _evaluate_codes(
-    path: Path,
-    features: Path | None,
-    at: int | None,
-    against: Sequence[Path],
-    folder: Path | None,
-    target: Path,
-    lengths: str | None,
-    label_names: Sequence[str],
-    markdown: bool,
-    pdf: bool,
-    download: bool,
+    ctx: typer.Context, path: Path, asked: _Asked, lengths: str | None, label_names: Sequence[str]
 ) -> None:
-    """Evaluate codes made elsewhere; the arguments are those of `evaluate`, and no folder is no report."""
+    """Evaluate codes made elsewhere."""
     from multibit.evaluation.storage import save_evaluations
     from multibit.measurement import (
         PROTOCOLS,
@@ -169,31 +186,30 @@ def _evaluate_codes(
     from multibit.runs import Run
     from multibit.search.code_files import CodeSets
 
+    asked.hold_outputs(ctx)
     sets = CodeSets.open(path, None if lengths is None else numbers(lengths, "lengths", int))
     sets.require_label_names(label_names)
-    runs = [Run.load(each) for each in against]
-    stores = [open_features(run, features) for run in runs]
+    runs = [Run.load(each) for each in asked.against]
+    stores = [open_features(run, asked.features) for run in runs]
     for run, store in zip(runs, stores, strict=True):
         require_same_items(sets, run, store)
-    others = [measure_against(sets, run, store, at=at) for run, store in zip(runs, stores, strict=True)]
-    first = measure_codes(sets, protocol=PROTOCOLS["in"] if others else WHOLE, at=at)
+    others = [measure_against(sets, run, store, at=asked.at) for run, store in zip(runs, stores, strict=True)]
+    first = measure_codes(sets, protocol=PROTOCOLS["in"] if others else WHOLE, at=asked.at)
     for note in sets.notes:
         echo(f"Note: {note}")
-    comparisons = _show_tables([first, *others], markdown)
-    save_evaluations(target, first.evaluations)
-    if folder is not None:
+    comparisons = _show_tables([first, *others], asked.markdown)
+    save_evaluations(asked.target, first.evaluations)
+    if asked.report is not None:
         measured_with = zip(others, stores, strict=True)
-        compared = [assess_run(other, store, first, download=download) for other, store in measured_with]
-        recipe = located_encoder(runs[0], runs[0].recipe.text) if runs else None
+        compared = [assess_run(other, store, first, download=asked.download) for other, store in measured_with]
         known = assess_codes(
             first,
             runs[0].label_names if runs and sets.labelled else label_names,
-            recipe,
+            located_encoder(runs[0], runs[0].recipe.text) if runs else None,
             runs[0].folder if runs else None,
-            download=download,
+            download=asked.download,
         )
-        _write_report([known, *compared], folder, comparisons, target, pdf=pdf)
-    echo(f"Wrote {target}: means and curves; per-query values in the .parquet next to it")
+        _write_report([known, *compared], asked, asked.report, comparisons)
 
 
 def _next_to(path: Path, name: str) -> Path:
@@ -233,40 +249,19 @@ def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Compar
 
 def _write_report(
     assessed: Sequence[Assessment],
+    asked: _Asked,
     folder: Path,
     comparisons: Sequence[Comparison],
-    target: Path,
     examples: Sequence[Example] = (),
-    pdf: bool = False,
 ) -> None:
     """Write the report and the evaluation with all its metrics."""
     from multibit.evaluation.storage import save_evaluations
     from multibit.report.page import missing_for_figures, write_report
 
-    saved = save_evaluations(target, assessed[0].evaluations)
-    written = write_report(assessed, folder, comparisons=comparisons, examples=examples, pdf=pdf, keep=saved)
+    saved = save_evaluations(asked.target, assessed[0].evaluations)
+    written = write_report(assessed, folder, comparisons=comparisons, examples=examples, pdf=asked.pdf, keep=saved)
     missing = missing_for_figures()
     if missing:
         echo(f"Wrote {folder}: tables, but no figures and no page: {missing}")
     else:
         echo(f"Wrote {written[0]}: open it in a browser")
-
-
-def _outputs(target: Path, *folders: Path | None) -> list[Path | None]:
-    """What an evaluation replaces; None where it is not written."""
-    return [target, target.with_suffix(".parquet"), *folders]
-
-
-def _check_targets(out: Path, report: Path | None, field: Path | None) -> None:
-    """Refuse outputs that cannot be written, before the work starts."""
-    from multibit.evaluation import storage
-    from multibit.report import field as field_files
-    from multibit.report import page
-    from multibit.report.folder import require_folder
-
-    require_ending(out, "out", ".json")
-    storage.require_evaluation_target(out)
-    if report is not None:
-        require_folder(report, folders=page.FOLDERS, files=(page.PAGE,))
-    if field is not None:
-        require_folder(field, folders=(field_files.FOLDER,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +46,8 @@ from multibit.errors import ConfigError
 
 if TYPE_CHECKING:
     from multibit.data import PairedDataset
+    from multibit.features import FeatureStore
+    from multibit.features.base import ImageEncoder, TextEncoder
 
 
 COMMON = 0.5
@@ -346,23 +348,26 @@ def features(
     from multibit.data.objects import is_url
     from multibit.features.extract import begun_with, extract_features, replace_labels
     from multibit.features.load import load_image_encoder, load_text_encoder
-    from multibit.features.tokens import describe_tokens
     from multibit.files import require_writable
     from multibit.hashing.code_model import check_device
 
     check_device(device.value)
     refuse_memory(data=data, out=out)
-    source, folder = Path(data), Path(out)
+    folder = Path(out)
+    reading: dict[str, Any] = {"images": images, "columns": pairs(column, "column"), "separator": separator or "|"}
+    runtimes = dict.fromkeys(("image", "text"), runtime and runtime.value)
+
+    def load(runtimes: Mapping[str, str | None] = runtimes) -> tuple[ImageEncoder, TextEncoder]:
+        options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size}
+        return (
+            load_image_encoder(image_encoder, device.value, runtime=runtimes["image"], **options),
+            load_text_encoder(text_encoder, device.value, prompt=prompt, runtime=runtimes["text"], **options),
+        )
+
     if is_url(data):
         unused = ("label_names", "ready", "recipe", "tokens", "update", "relabel")
         refuse_unused(ctx, "with a URL, whose parts are encoded one by one", *unused)
-        options: dict[str, Any] = {"dtype": dtype.value, "batch_size": batch_size, "runtime": runtime and runtime.value}
-        _features_of_url(
-            data, out, {"images": images, "columns": pairs(column, "column"), "separator": separator or "|"},
-            lambda: (load_image_encoder(image_encoder, device.value, **options),
-                     load_text_encoder(text_encoder, device.value, prompt=prompt, **options)),
-            engine.value, workers, download=download,
-        )  # fmt: skip
+        _features_of_url(data, out, reading, load, engine.value, workers, download=download)
         return
     refuse_unused(ctx, "without a URL as DATA", "download")
     if is_url(out):
@@ -374,10 +379,8 @@ def features(
         encoding = ("image_encoder", "text_encoder", "prompt", "dtype", "batch_size", "ready", "recipe", "tokens")
         refuse_unused(ctx, "with --relabel, which encodes nothing", *encoding, "update", "engine", "workers", "device")
     require_writable(folder, folder=True)
-    names, columns = lines(label_names), pairs(column, "column")
     with _noting():
-        dataset = read_manifest(source, images=images, label_names=names, columns=columns, separator=separator or "|")
-    before = (folder / "store.json").exists()
+        dataset = read_manifest(data, label_names=lines(label_names), **reading)
     if relabel:
         store = replace_labels(folder, dataset)
         echo(f"Relabelled {folder}: {_sizes(store.dataset)}")
@@ -385,15 +388,21 @@ def features(
     if ready or recipe:
         _save_ready(dataset, ready, recipe, folder)
         return
-    options = {"dtype": dtype.value, "batch_size": batch_size}
-    begun = begun_with(folder) if runtime is None else dict.fromkeys(("image", "text"), runtime.value)
-    image_side = load_image_encoder(image_encoder, device.value, runtime=begun["image"], **options)
-    text_side = load_text_encoder(text_encoder, device.value, prompt=prompt, runtime=begun["text"], **options)
-    options = {"workers": workers, "update": update, "engine": engine.value, "tokens": tokens}
+    before = (folder / "store.json").exists()
+    sides = load(begun_with(folder) if runtime is None else runtimes)
     with _noting():
-        store = extract_features(dataset, image_side, text_side, folder, **options)
+        store = extract_features(
+            dataset, *sides, folder, workers=workers, update=update, engine=engine.value, tokens=tokens
+        )
     done = "Wrote" if not before else "Updated" if update else "Kept"
     echo(f"{done} {folder}: {counted(len(store), 'item', 'items')}, {len(store.skipped):,} skipped")
+    _describe_store(store)
+
+
+def _describe_store(store: FeatureStore) -> None:
+    """Print what a store has besides features, and what it lacks."""
+    from multibit.features.tokens import describe_tokens
+
     if store.tokens:
         echo(f"  tokens: {describe_tokens(store.token_shapes)}")
     if store.truncated:
@@ -420,7 +429,14 @@ def _require_no_ready(ready: Path | None, update: bool, tokens: bool) -> None:
 
 
 def _features_of_url(
-    data: str, out: str, reading: dict[str, Any], load: Callable[[], Any], engine: str, workers: int, *, download: bool
+    data: str,
+    out: str,
+    reading: Mapping[str, Any],
+    load: Callable[[], tuple[ImageEncoder, TextEncoder]],
+    engine: str,
+    workers: int,
+    *,
+    download: bool,
 ) -> None:
     """Encode data in a store part by part, or join parts that were encoded."""
     import shutil
@@ -443,8 +459,7 @@ def _features_of_url(
         parts = Parts.of(data, Path(temporary), **reading, download=download)
         parted = folder.absolute().with_name(f"{folder.name}-parts")
         target = out if is_url(out) else f"file://{parted}"
-        image_side, text_side = load()
-        count = extract_parts(parts, image_side, text_side, target, engine=engine, workers=workers)
+        count = extract_parts(parts, *load(), target, engine=engine, workers=workers)
     sizes = counted(len(parts.parts), "part", "parts"), counted(count, "item", "items")
     echo(f"Wrote {target}: {', '.join(sizes)} encoded now")
     if not is_url(out):

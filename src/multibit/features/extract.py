@@ -30,7 +30,8 @@ from multibit.features.load import RUNTIMES, token_shapes
 from multibit.features.originals import Original
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.features.shards import Shard, shard_path
-from multibit.features.store import KIND, SHARD, VERSION, FeatureStore, read_header, write_header
+from multibit.features.storage import KIND, VERSION, read_header, write_header
+from multibit.features.store import SHARD, FeatureStore
 from multibit.features.tokens import Tokens, TokenShapes, joined
 from multibit.features.update import merged, missing_from, require_same, rewritten, with_paths_of
 from multibit.files import fingerprint, read_json, write_json

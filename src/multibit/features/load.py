@@ -17,7 +17,7 @@ from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import ABOUT, PortableImages, PortableTexts, cached_folder
 from multibit.features.recipe import EncoderRecipe
-from multibit.features.store import read_header
+from multibit.features.storage import read_header
 from multibit.features.tokens import TokenShapes
 
 DTYPES = ("float32", "float16")

@@ -24,7 +24,8 @@ from multibit.features.cluster import run_on_ray
 from multibit.features.extract import extract_features
 from multibit.features.recipe import Recipe
 from multibit.features.shards import shard_path
-from multibit.features.store import FeatureStore, read_header, write_header
+from multibit.features.storage import read_header, write_header
+from multibit.features.store import FeatureStore
 from multibit.files import read_json, write_json
 from multibit.folders import only_writer, renewing
 from multibit.progress import track

@@ -1,57 +1,31 @@
-"""Feature stores: the feature vectors of a data set with the recipe that made them.
-
-A store is a folder: shards with the vectors, the items in `items-*.parquet` (a manifest that any tool can read), and
-`store.json`, written last, which lists these files with their checksums. Adding items adds shards and replaces
-`store.json`.
-
-A store may also hold tokens, the vectors of patches and words, in the same shards; `store.json` then has their shapes.
-Without them it is what it always was, and a version that knows no tokens reads the other arrays of a store with them.
-"""
+"""Feature stores: the feature vectors of a data set with the recipe that made them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
-from multibit.arrays import IntArray, Labels, Rows, as_float32, check_offsets, row_numbers
+from multibit.arrays import IntArray, Rows, as_float32, check_offsets, row_numbers
 from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import PairedDataset
-from multibit.data.manifest import read_manifest
 from multibit.data.values import id_of, texts_of
-from multibit.errors import DataError, FormatError, MultibitError
-from multibit.features.originals import Original, absolute
+from multibit.errors import DataError, MultibitError
+from multibit.features.originals import Original
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard, ShardedRows, shard_path
+from multibit.features.storage import read_facts, read_header, read_items, require_whole, rows_in, write_header
 from multibit.features.tokens import Tokens, TokenShapes, named_tokens
-from multibit.files import checksum_file, fingerprint, read_json, read_npz, replacing, typed, write_json
+from multibit.files import fingerprint, read_npz, replacing
 
-KIND, VERSION = "feature store", 2
 SHARD = 512
 """Items per shard: the most that a killed extraction loses."""
-_AGAIN = "It may have been modified. Extract the features again or restore a copy."
-
-
-class Header(msgspec.Struct):
-    """What `store.json` must have."""
-
-    recipe: Recipe
-    label_names: list[str]
-    shards: Annotated[int, msgspec.Meta(ge=1)]
-    items: Annotated[str, msgspec.Meta(pattern=r"^items-[0-9]+\.parquet$")]
-    checksums: dict[str, str]
-    tokens: dict[Modality, tuple[int, int]] = {}
-    rows: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,56 +195,37 @@ class FeatureStore:
                 "contains no features.", file=path, hint="Give the folder of a feature store, or an .npz file."
             )
         header = read_header(path)
-        for name, digits in header.checksums.items():
-            if not (path / name).is_file() or checksum_file(path / name) != digits:
-                raise FormatError(
-                    "is missing, corrupt or truncated.", file=path / name, hint="Extract the features again."
-                )
-        dataset = _read_items(path, header)
+        require_whole(path, header)
+        dataset = read_items(path, header)
         paths = [shard_path(path, number) for number in range(header.shards)]
-        counts: list[IntArray] = []
-        kept: dict[Modality, list[IntArray]] = {modality: [] for modality in header.tokens}
-        reasons: dict[str, str] = {}
-        originals: list[Original | None] = []
-        truncated = 0
-        for each in paths:  # one at a time: an open shard holds a file descriptor
-            shard = Shard.read(each, verify=False)
-            counts.append(np.array(shard.counts))
-            for modality, found in kept.items():
-                if modality not in shard.tokens:
-                    raise FormatError("has no such tokens.", file=each, field=f"{modality} tokens", hint=_AGAIN)
-                found.append(shard.tokens[modality].counts)
-            reasons.update(shard.skipped)
-            originals += shard.originals or [None] * len(shard.counts)
-            truncated += shard.truncated
-        encoded = set(dataset.ids) if reasons else set()  # what was skipped once may have been encoded later
-        ends = {"image": np.cumsum([len(each) for each in counts]), "text": np.cumsum([each.sum() for each in counts])}
-        rows: dict[Modality, IntArray | None] = {"image": _rows_in(header), "text": None}
-        per_item = np.concatenate(counts)
-        _require_rows(rows["image"], len(dataset), len(per_item), path / "store.json")
-        if (items := rows["image"]) is not None:
-            rows["text"] = _ranges((np.cumsum(per_item) - per_item)[items], per_item[items])
-            per_item, originals = per_item[items], [originals[row] for row in items]
+        facts = read_facts(paths, header)
+        counts, originals = facts.counts, facts.originals
+        items = rows_in(path, header, len(dataset), len(counts))
+        rows: dict[Modality, IntArray | None] = {"image": items, "text": None}
+        if items is not None:
+            rows["text"] = _ranges((np.cumsum(counts) - counts)[items], counts[items])
+            counts, originals = counts[items], [originals[row] for row in items]
         tokens = {
             modality: Tokens(
-                ShardedRows(paths, f"{modality}_tokens", ends[modality], rows[modality]),
-                np.concatenate(found)[slice(None) if rows[modality] is None else rows[modality]],
+                ShardedRows(paths, f"{modality}_tokens", facts.ends[modality], rows[modality]),
+                kept[slice(None) if rows[modality] is None else rows[modality]],
             )
-            for modality, found in kept.items()
+            for modality, kept in facts.tokens.items()
         }
+        encoded = set(dataset.ids) if facts.reasons else set()  # what was skipped once may have been encoded later
         return cls(
             dataset,
-            ShardedRows(paths, "image", ends["image"], rows["image"]),
-            ShardedRows(paths, "text", ends["text"], rows["text"]),
-            np.concatenate([[0], per_item]).cumsum(),
+            ShardedRows(paths, "image", facts.ends["image"], rows["image"]),
+            ShardedRows(paths, "text", facts.ends["text"], rows["text"]),
+            np.concatenate([[0], counts]).cumsum(),
             header.recipe,
-            tuple(pair for pair in reasons.items() if pair[0] not in encoded),
-            truncated,
+            tuple(pair for pair in facts.reasons.items() if pair[0] not in encoded),
+            facts.truncated,
             path,
             tokens.get("image"),
             tokens.get("text"),
             tuple(originals),
-            rows["image"],
+            items,
         )
 
     @classmethod
@@ -333,111 +288,11 @@ class FeatureStore:
         )
 
 
-def _read_items(folder: Path, header: Header) -> PairedDataset:
-    """The items of a store, with paths that do not depend on the working directory."""
-    dataset = read_manifest(folder / header.items, label_names=header.label_names)
-    here = Path(os.path.realpath(folder))
-    stored = (path.relative_to(folder) if path and path.is_relative_to(folder) else path for path in dataset.images)
-    images = (path and Path(os.path.normpath(here / path)) for path in stored)
-    return replace(dataset, labels=cast(Labels, dataset.label_rows), images=tuple(images))
-
-
-def _rows_in(header: Header) -> IntArray | None:
-    """The row in the shards of each item, where items were encoded again; else None."""
-    return None if header.rows is None else np.array(header.rows, np.int64)
-
-
-def _require_rows(rows: IntArray | None, items: int, stored: int, path: Path) -> None:
-    """Refuse rows that the shards do not have."""
-    if rows is not None and (len(rows) != items or (len(rows) and rows.max() >= stored)):
-        problem = f"{len(rows)} rows for {items} items, of {stored} in the shards."
-        raise FormatError(problem, file=path, field="rows", hint=_AGAIN)
-
-
 def _ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """Start .. start + count - 1 of each, joined."""
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     ranges: IntArray = np.repeat(starts, counts) + within
     return ranges
-
-
-def _stored_path(image: Path | None, place: Path) -> str | None:
-    """Path of an image as a store keeps it: relative below the folder of the store's own, so that both can be moved."""
-    if image is None:
-        return None
-    path, here = absolute(image), Path(os.path.realpath(place))
-    return os.path.relpath(path, here) if path.is_relative_to(here.parent) else str(path)
-
-
-def write_header(
-    folder: Path,
-    dataset: PairedDataset,
-    recipe: Recipe,
-    shards: int,
-    tokens: TokenShapes,
-    *,
-    rows: IntArray | None = None,
-    place: Path | None = None,
-) -> None:
-    """Complete a store whose shards are written: write the items, then `store.json`.
-
-    Args:
-        folder: with the shards 0 to `shards` - 1. dataset: the items. recipe: of their features.
-        tokens: shapes of the tokens in all shards. rows: row of each item in the shards; in order when None.
-        place: where the folder will be; where it is when None.
-    """
-    columns = {
-        "id": dataset.ids,
-        "image": [_stored_path(path, place or folder) for path in dataset.images],
-        "texts": dataset.texts,
-        "labels": [dataset.label_names_of(row) for row in range(len(dataset))],
-    }
-    listed = read_header(folder).items if (folder / "store.json").exists() else ""
-    names = (f"items-{number:05d}.parquet" for number in (shards, shards + 1))
-    items = folder / next(name for name in names if name != listed)  # the old store stays valid until the last step
-    with replacing(items) as temporary:
-        table = pyarrow.table({name: list(column) for name, column in columns.items()})
-        pyarrow.parquet.write_table(table, temporary)
-    files = [*(shard_path(folder, number) for number in range(shards)), items]
-    header = {
-        "recipe": recipe.to_dict(),
-        "label_names": list(dataset.label_names),
-        "shards": shards,
-        "items": items.name,
-        "checksums": {file.name: checksum_file(file) for file in files},
-        **({"tokens": tokens} if tokens else {}),
-        **({} if rows is None else {"rows": rows.tolist()}),
-    }
-    write_json(folder / "store.json", header, kind=KIND, version=VERSION)
-    for other in folder.glob("items-*.parquet"):
-        if other != items:
-            other.unlink()
-
-
-def read_header(folder: Path) -> Header:
-    """Content of `store.json`.
-
-    Raises:
-        FormatError: missing, unfinished, corrupt or truncated, or of another version.
-    """
-    path = folder / "store.json"
-    if (folder / "plan.json").exists() and not path.exists():
-        raise FormatError(
-            "its extraction is not finished.", file=folder, hint="Run the same extraction again to resume it."
-        )
-    if int((content := read_json(path, kind=KIND, version=VERSION))["version"]) < VERSION:
-        raise FormatError(
-            f"written in format version {content['version']}, which this multibit no longer reads.",
-            file=path,
-            hint="Extract the features again.",
-        )
-    header = typed(content, Header, path, _AGAIN)
-    files = {header.items, *(shard_path(folder, number).name for number in range(len(header.checksums) - 1))}
-    if set(header.checksums) != files or header.shards != len(files) - 1:
-        count = len(header.checksums)
-        problem = f"lists {count} files for {header.shards} shards and the items; need one checksum each."
-        raise FormatError(problem, file=path, field="checksums", hint=_AGAIN)
-    return header
 
 
 def read_names(arrays: Mapping[str, NDArray[Any]], key: str, default: Sequence[str] = ()) -> tuple[str, ...]:

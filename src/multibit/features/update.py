@@ -16,7 +16,8 @@ from multibit.errors import MismatchError
 from multibit.features.originals import absolute, changed_rows
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard
-from multibit.features.store import FeatureStore, read_header, write_header
+from multibit.features.storage import read_header, write_header
+from multibit.features.store import FeatureStore
 from multibit.features.tokens import TokenShapes, describe_tokens
 
 

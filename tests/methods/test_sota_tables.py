@@ -11,8 +11,8 @@ from multibit import METHODS, Config, FeatureStore
 from multibit.codes import Codes
 from multibit.codes.items import DIRECTIONS
 from multibit.errors import ConfigError
-from multibit.evaluation.agreement import cosine_average_precision
 from multibit.evaluation.metrics import average_precision
+from multibit.evaluation.real_precision import cosine_average_precision
 from multibit.paper.accuracy_cells import MEAN_MAP, MULTIBIT, MULTIBIT_PLUS, P_VALUE, SERVING
 from multibit.paper.cells import AtLength, Cells, Searching
 from multibit.paper.claims import RIVALS, wins

@@ -9,15 +9,15 @@ from scipy.stats import kendalltau
 
 from multibit.codes import CodedItems, Codes
 from multibit.errors import ConfigError, DataError
-from multibit.evaluation import agreement
+from multibit.evaluation import real_precision
 from multibit.evaluation.agreement import (
-    asymmetric_average_precision,
     cross_length_agreement,
     quantization,
     rank_displacement,
     ranks,
 )
 from multibit.evaluation.metrics import average_precision
+from multibit.evaluation.real_precision import asymmetric_average_precision
 
 
 def tau_by_scipy(a, b):
@@ -298,8 +298,8 @@ def test_blocks_change_nothing(monkeypatch):
     query, signs = relaxed(9, 50, 8)
     arguments = query, Codes.binarize(signs), multi_hot(9, 1), multi_hot(50, 2)
     whole = asymmetric_average_precision(*arguments)
-    monkeypatch.setattr(agreement, "BLOCK", 2)
-    monkeypatch.setattr(agreement, "CHUNK", 7)
+    for name, size in {"BLOCK": 2, "SCORES": 100, "SIGNS": 7}.items():
+        monkeypatch.setattr(real_precision, name, size)
     np.testing.assert_array_equal(asymmetric_average_precision(*arguments), whole)
 
 

@@ -14,7 +14,6 @@ from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.items import DIRECTION_NAMES, MODALITIES, Direction, Modality
 from multibit.data.dataset import LabelRows
 from multibit.errors import ConfigError, DataError, require_kind
-from multibit.evaluation.agreement import asymmetric_average_precision
 from multibit.evaluation.metric import (
     COLLISION,
     INVERSION,
@@ -41,6 +40,7 @@ from multibit.evaluation.metrics import (
 )
 from multibit.evaluation.pair_metrics import add_pair_recall
 from multibit.evaluation.ranking import Anchor, Key, Rankings
+from multibit.evaluation.real_precision import asymmetric_average_precision
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_sets, pools_of_sets
 from multibit.evaluation.sampling import sampled_queries

@@ -90,8 +90,7 @@ def _pair_order(relevance: FloatArray, distance: NDArray[np.uint16], levels: int
     order = np.argsort(relevance)
     wrong, right, same_relevance, same_distance = count_pairs(relevance[order], distance[order], levels)
     differing = right + wrong + same_distance
-    scale = math.sqrt(float(differing) * float(right + wrong + same_relevance))
-    tau = (right - wrong) / scale if scale > 0 else 0.0
+    tau = tau_of_counts(right, wrong, same_relevance, same_distance)
     if differing == 0:
         return tau, math.nan, math.nan
     return tau, same_distance / differing, wrong / differing
@@ -315,5 +314,12 @@ def tau_of_levels(a: NDArray[np.uint16], b: NDArray[np.uint16], a_levels: int, b
             above[y] += table[x, y]
     total = len(a) * (len(a) - 1) // 2
     tied_b = total - agree - disagree - tied_a - tied_both  # pairs of equal b and different a
+    tau: float = tau_of_counts(agree, disagree, tied_a, tied_b)
+    return tau
+
+
+@compiled
+def tau_of_counts(agree: int, disagree: int, tied_a: int, tied_b: int) -> float:
+    """Tau-b from the pairs in the same and in the opposite order, and those tied in one score alone; 0 if undefined."""
     scale = math.sqrt(float(agree + disagree + tied_a) * float(agree + disagree + tied_b))
     return (agree - disagree) / scale if scale > 0 else 0.0

@@ -15,10 +15,10 @@ from multibit.codes import Codes
 from multibit.codes.distance import nearest
 from multibit.codes.items import DIRECTIONS, MODALITIES, Modality, length_near
 from multibit.config import GRID_ALPHA, GRID_ETA
-from multibit.evaluation.agreement import cosine_average_precision
 from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.metrics import average_precision
+from multibit.evaluation.real_precision import cosine_average_precision
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.encode import encode_codes, shared_features

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import sys
+import tracemalloc
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet
@@ -16,7 +20,7 @@ from PIL import Image
 from multibit import Codes, Index, find_duplicates, near_duplicates
 from multibit.codes import duplicates as module
 from multibit.codes.distance import within
-from multibit.codes.duplicates import COMPARISONS
+from multibit.codes.duplicates import COMPARISONS, near_duplicates_among
 from multibit.errors import DataError, MissingExtraError
 from multibit.report import duplicates as pages
 from multibit.report.duplicates import write_duplicates_page
@@ -84,6 +88,37 @@ def test_groups_follow_from_any_codes_prefix_views_and_threads(data):
     prefix, radius = data.draw(st.integers(1, length)), data.draw(st.integers(0, 8))
     options = {"threads": data.draw(st.integers(1, 4)), "comparison": data.draw(st.sampled_from([*COMPARISONS, None]))}
     assert_groups(near_duplicates(Codes.from_bits(bits), radius, prefix, **options), bits[..., :prefix], radius)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_groups_do_not_follow_from_pieces_sets_and_items_that_are_left_out(data):
+    length, items, views = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40)), data.draw(st.integers(1, 3))
+    bits = clustered_bits(items * views, length, 0.05, data.draw(st.integers(0, 99))).reshape(items, views, length)
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=items, max_size=items)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, items), max_size=4)))
+    pieces = [
+        Codes.from_bits(bits[first:last]) for first, last in itertools.pairwise([0, *cuts, items]) if first < last
+    ]
+    prefix, radius = data.draw(st.integers(1, length)), data.draw(st.integers(0, 8))
+    comparison = data.draw(st.sampled_from([*COMPARISONS, None]))
+    with mock.patch.multiple(module, SET=data.draw(st.sampled_from([1, 3, 1 << 21])), SAMPLE=5):
+        found = near_duplicates_among(pieces, chosen, radius, prefix, comparison, data.draw(st.integers(1, 3)))
+    found = replace(found, rows=np.searchsorted(np.flatnonzero(chosen), found.rows))
+    assert_groups(found, bits[chosen, :, :prefix], radius)
+
+
+def test_memory_is_that_of_a_set(monkeypatch):
+    monkeypatch.setattr(module, "SET", 1 << 14)
+    codes = Codes.from_bytes(np.random.default_rng(0).integers(0, 256, (1_000_000, 16), np.uint8))
+    near_duplicates(codes.take(np.arange(3_000)), 2, comparison="parts", threads=1)  # compiles
+    tracemalloc.start()
+    try:
+        near_duplicates(codes, 2, comparison="parts", threads=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * len(codes)
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)

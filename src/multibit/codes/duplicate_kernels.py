@@ -12,11 +12,11 @@ from multibit.codes.vectors import ones
 
 
 class Blocks(NamedTuple):
-    """Comparisons of U different codes that are sorted into buckets.
+    """Comparisons of different codes of U items that are sorted into buckets.
 
     Attributes:
         planes: (W, n) uint16, codes in the order of the buckets. queries: (n, W) uint16, the same codes.
-        nodes: (n,) int64, which of the U codes each is.
+        nodes: (n,) int64, which of the U items each is of.
         begins, ends, stops: (B,) int64; a block compares each of the codes begin..end - 1 with the later ones before
             stop, the end of its bucket.
     """
@@ -63,11 +63,30 @@ def roots(parents: Any) -> None:
 
 
 @compiled
+def roots_of(parents: Any, nodes: Any) -> Any:
+    """(n,) int64, the root of each of n nodes."""
+    out = np.empty(len(nodes), np.int64)
+    for i in range(len(nodes)):
+        out[i] = root_of(parents, nodes[i])
+    return out
+
+
+@compiled
+def in_groups(parents: Any) -> Any:
+    """(N,) whether each node is in a group of several, where each parent is the root."""
+    out = np.zeros(len(parents), np.bool_)
+    for node in range(len(parents)):
+        if parents[node] != node:
+            out[node] = out[parents[node]] = True
+    return out
+
+
+@compiled
 def join_near(first: int, last: int, blocks: Any, cuts: Any, limit: int, parents: Any) -> None:
     """Join codes nearer than `limit`, in shares first..last of the blocks.
 
     Args:
-        cuts: (S + 1,) int64, first block of each share. parents: (S, U) int32, groups that each share starts from.
+        cuts: (S + 1,) int64, first block of each share. parents: (S, U) int64, groups that each share starts from.
     """
     chunk = np.empty(CHUNK, np.uint16)
     for share in range(first, last):
@@ -105,18 +124,18 @@ def _join_block(blocks: Any, block: int, limit: int, parents: Any, chunk: Any) -
 
 
 @compiled
-def distances_between(first: int, last: int, words: Any, views: int, left: Any, right: Any, out: Any) -> None:
-    """Distances of items left[i] and right[i], each of the nearest pair of views, for i in first..last.
+def distances_between(first: int, last: int, left: Any, right: Any, views: int, out: Any) -> None:
+    """Distances of items of two arrays, each of the nearest pair of views, for items first..last.
 
     Args:
-        words: (W, N V) uint16, without bits past the prefix.
+        left, right: (W, n V) uint16, without bits past the prefix.
     """
     for i in range(first, last):
-        least = np.int64(16 * len(words))
-        for a in range(views * left[i], views * (left[i] + 1)):
-            for b in range(views * right[i], views * (right[i] + 1)):
+        least = np.int64(16 * len(left))
+        for a in range(views * i, views * (i + 1)):
+            for b in range(views * i, views * (i + 1)):
                 distance = np.int64(0)
-                for w in range(len(words)):
-                    distance += np.int64(ones(np.uint16(words[w, a] ^ words[w, b])))
+                for w in range(len(left)):
+                    distance += np.int64(ones(np.uint16(left[w, a] ^ right[w, b])))
                 least = min(least, distance)
         out[i] = least

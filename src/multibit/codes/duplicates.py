@@ -7,12 +7,13 @@ fewer comparisons by a sample:
   part are compared. Each part is a sort and its buckets of equal parts.
 * all pairs: one bucket.
 
-Pairs are never kept: each joins two groups at once, so memory is proportional to the number of items.
+Pairs are never kept: each joins two groups at once. Codes are sorted in sets, those with equal first bits together, so
+memory holds one set at a time, and for each code its group and whether it is compared: five bytes, the codes excepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -32,6 +33,8 @@ from multibit.progress import track
 Comparison = Literal["parts", "all pairs"]
 COMPARISONS: tuple[Comparison, ...] = ("parts", "all pairs")
 
+SET = 1 << 21  # codes that are sorted at a time
+MOST_SETS = 64  # as each set is found by reading all codes
 ROWS = 64  # codes of a block, which share a pass over the later codes of their bucket
 SHARE = 1 << 32  # comparisons of a thread, about a second, after which progress is reported and Ctrl-C is heard
 SAMPLE = 1 << 14  # codes from which the comparisons of each way are estimated
@@ -106,32 +109,112 @@ def near_duplicates(
         >>> found.rows, found.groups, found.distances
         (array([0, 2, 3]), array([0, 0, 0]), array([0, 1, 0], dtype=uint16))
     """
-    length = codes.check_length(bits)
+    return near_duplicates_among([codes], np.ones(len(codes), bool), radius, bits, comparison, threads)
+
+
+def near_duplicates_among(
+    pieces: Sequence[Codes],
+    chosen: NDArray[np.bool_],
+    radius: int,
+    bits: int | None = None,
+    comparison: Comparison | None = None,
+    threads: int | None = None,
+) -> NearDuplicates:
+    """Near-duplicates among some items whose codes are in several pieces, which are never joined.
+
+    Args:
+        pieces: at least one, of one length and number of views, with N items in all, which are numbered on.
+        chosen: (N,) which of them may be found; the result counts these, but its rows are of all N.
+        radius, bits, comparison, threads: as for `near_duplicates`.
+
+    Raises:
+        DataError: as `near_duplicates`.
+    """
+    length = pieces[0].check_length(bits)
     limit = min(check_radius(radius, "radius"), length)
     if comparison is not None:
         require_known("comparison", comparison, COMPARISONS)
-    words = codes.planes(length)
-    if length % WORD:
-        words = np.concatenate([words[:-1], words[-1:] & last_mask(length)])
-    parents = np.arange(len(codes))
-    firsts = _first_equal(words)
-    different = np.flatnonzero(firsts == np.arange(len(firsts)))
-    others = np.flatnonzero(firsts != np.arange(len(firsts)))
-    duplicate_kernels.unite_all(parents, firsts[others] // codes.views, others // codes.views)
-    del firsts, others
+    source = _Source(pieces, length)
+    parents = np.arange(len(chosen), dtype=np.int32 if len(source) < 1 << 31 else np.int64)
+    different = np.repeat(chosen, source.views)
     if limit == length:
-        parents[:] = 0
-    elif limit and len(different) > 1:
-        planes = words if len(different) == words.shape[1] else np.ascontiguousarray(words[:, different])
-        joined = _joined(planes, length, limit, comparison, threads or processors())
-        duplicate_kernels.unite_all(parents, different // codes.views, different[joined] // codes.views)
+        parents[chosen] = chosen.argmax() if len(chosen) else 0
+    else:
+        _join_equal(source, different, parents)
+        if limit:
+            _join_different(source, different, limit, parents, comparison, threads or processors())
     duplicate_kernels.roots(parents)
-    return _of_groups(parents, words, codes.views, radius, length, threads)
+    rows, groups, distances = _of_groups(parents, source, threads)
+    return NearDuplicates(int(np.count_nonzero(chosen)), radius, length, rows, groups, distances)
+
+
+class _Source:
+    """Codes in several pieces, numbered on, of which a search reads some at a time.
+
+    Args:
+        pieces: N items with V views. bits: prefix length.
+    """
+
+    def __init__(self, pieces: Sequence[Codes], bits: int) -> None:
+        self.bits, self.views = bits, pieces[0].views
+        self._planes = [planes[:, start : start + SET] for planes in (each.planes(bits) for each in pieces)
+                        for start in range(0, planes.shape[1], SET)]  # fmt: skip
+        self._starts = np.cumsum([0, *(planes.shape[1] for planes in self._planes)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, rows: Rows) -> NDArray[np.uint16]:
+        """(W, n) words of n codes, without bits past the prefix."""
+        out = np.empty((-(-self.bits // WORD), len(rows)), np.uint16)
+        home = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(home).tolist():
+            here = home == number
+            out[:, here] = self._planes[number][:, rows[here] - self._starts[number]]
+        if self.bits % WORD:
+            out[-1] &= last_mask(self.bits)
+        return out
+
+    def sets(self, among: NDArray[np.bool_], begin: int, end: int) -> Iterator[Rows]:
+        """Some codes in sets of about `SET`, those of equal bits begin..end - 1 together; ascending in each set."""
+        end = min(end, begin + WORD)
+        counts = np.zeros(1 << WORD, np.int64)
+        for start, planes in zip(self._starts, self._planes, strict=False):
+            some = among[start : start + planes.shape[1]]
+            counts += np.bincount(_part(planes, begin, end)[some], minlength=len(counts))
+        sets = (np.cumsum(counts) - counts) // max(SET, int(counts.sum()) // MOST_SETS)  # of each value of the bits
+        for first, last in _runs(sets[counts > 0], np.flatnonzero(counts)):
+            yield self._between(among, begin, end, first, last)
+
+    def _between(self, among: NDArray[np.bool_], begin: int, end: int, first: int, last: int) -> Rows:
+        """Some codes whose bits begin..end - 1 are a number in first..last."""
+        found = [np.zeros(0, np.int64)]
+        for start, planes in zip(self._starts, self._planes, strict=False):
+            values = _part(planes, begin, end)
+            inside = (values >= first) & (values <= last) & among[start : start + planes.shape[1]]
+            found.append(start + np.flatnonzero(inside))
+        return np.concatenate(found)
+
+
+def _runs(sets: Rows, values: Rows) -> Iterator[tuple[int, int]]:
+    """First and last value of each set; both ascending."""
+    firsts = np.flatnonzero(np.diff(sets, prepend=-1))
+    lasts = np.append(firsts[1:], len(sets)) - 1
+    yield from zip(values[firsts].tolist(), values[lasts].tolist(), strict=True) if len(sets) else ()
+
+
+def _join_equal(source: _Source, different: NDArray[np.bool_], parents: NDArray[Any]) -> None:
+    """Join equal codes, of which only the first stays different."""
+    for rows in source.sets(different, 0, source.bits):
+        firsts = _first_equal(source.take(rows))
+        others = np.flatnonzero(firsts != np.arange(len(firsts)))
+        duplicate_kernels.unite_all(parents, rows[firsts[others]] // source.views, rows[others] // source.views)
+        different[rows[others]] = False
 
 
 def _first_equal(words: NDArray[np.uint16]) -> Rows:
-    """(N V,) the first code that each code equals; itself where none before it does."""
-    keys = [_part(words, start, start + KEY_BITS) for start in range(0, WORD * len(words), KEY_BITS)]
+    """(n,) the first code that each code equals; itself where none before it does."""
+    keys = [_part(words, start, start + KEY_BITS, np.uint64) for start in range(0, WORD * len(words), KEY_BITS)]
     order = np.lexsort(keys)  # stable: the first of equal codes comes first
     new = np.zeros(len(order), bool)
     new[:1] = True
@@ -143,49 +226,68 @@ def _first_equal(words: NDArray[np.uint16]) -> Rows:
     return first
 
 
-def _part(words: NDArray[np.uint16], begin: int, end: int) -> NDArray[np.uint64]:
-    """Bits begin..end - 1 of each code, at most `KEY_BITS` of them, as a number."""
-    end = min(end, begin + KEY_BITS, WORD * len(words))
-    key = np.zeros(words.shape[1], np.uint64)
+def _part(words: NDArray[np.uint16], begin: int, end: int, kind: type[np.unsignedinteger] = np.uint16) -> NDArray[Any]:
+    """Bits begin..end - 1 of each code, as many of them as the kind of number has, as a number."""
+    end = min(end, begin + 8 * np.dtype(kind).itemsize, WORD * len(words))
+    key = np.zeros(words.shape[1], kind)
     for w in range(begin // WORD, -(-end // WORD)):
         first, last = max(begin, WORD * w), min(end, WORD * (w + 1))
-        inside = (words[w].astype(np.uint64) >> np.uint64(first - WORD * w)) & np.uint64((1 << (last - first)) - 1)
-        key |= inside << np.uint64(first - begin)
+        inside = (words[w].astype(kind) >> kind(first - WORD * w)) & kind((1 << (last - first)) - 1)
+        key |= inside << kind(first - begin)
     return key
 
 
-def _joined(planes: NDArray[np.uint16], length: int, radius: int, comparison: Comparison | None, threads: int) -> Rows:
-    """(U,) a member of the group of each of U different codes; the same one for all codes of a group."""
-    count = planes.shape[1]
-    parts = [(length * i // (radius + 1), length * (i + 1) // (radius + 1)) for i in range(radius + 1)]
-    by_parts = _parts_are_faster(planes, parts) if comparison is None else comparison == "parts"
-    buckets = (_buckets(_part(planes, *part)) for part in parts) if by_parts else iter([_one_bucket(count)])
-    parents = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
+def _join_different(
+    source: _Source,
+    different: NDArray[np.bool_],
+    radius: int,
+    parents: NDArray[Any],
+    comparison: Comparison | None,
+    threads: int,
+) -> None:
+    """Join the groups of different codes within a radius."""
+    count = int(np.count_nonzero(different))
+    parts = [(source.bits * i // (radius + 1), source.bits * (i + 1) // (radius + 1)) for i in range(radius + 1)]
+    by_parts = _parts_are_faster(source, different, parts) if comparison is None else comparison == "parts"
     with track("Comparing codes", count * (len(parts) if by_parts else 1), "codes") as advance:
-        for order, edges in buckets:
-            advance(count - len(order))  # the others have no equal part
-            if not len(order):
-                continue
-            ordered = np.ascontiguousarray(planes[:, order])
-            blocks = Blocks(ordered, np.ascontiguousarray(ordered.T), order, *_blocks(edges))
-            for rows in _join(blocks, radius + 1, parents, threads):
-                advance(rows)
-    duplicate_kernels.roots(parents)
-    return parents.astype(np.int64)
+        if not by_parts:
+            rows = np.flatnonzero(different)
+            for done in _join(source.take(rows), rows // source.views, *_one_bucket(count), radius, parents, threads):
+                advance(done)
+            return
+        for part in parts:
+            for rows in source.sets(different, *part):
+                planes = source.take(rows)
+                order, edges = _buckets(_part(planes, *part, np.uint64))
+                advance(len(rows) - len(order))  # the others have no equal part
+                for done in _join(planes, rows // source.views, order, edges, radius, parents, threads):
+                    advance(done)
 
 
-def _parts_are_faster(planes: NDArray[np.uint16], parts: list[tuple[int, int]]) -> bool:
+def _parts_are_faster(source: _Source, different: NDArray[np.bool_], parts: list[tuple[int, int]]) -> bool:
     """Whether comparing by parts needs less time than all pairs, from the buckets of a sample."""
-    count = planes.shape[1]
-    sample = planes
+    count = int(np.count_nonzero(different))
+    sample = np.arange(count)
     if count > SAMPLE:
-        sample = planes[:, np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))]
+        sample = np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))
+    planes = source.take(_places(different, sample))
     pairs = 0.0
     for part in parts:
-        _, sizes = np.unique(_part(sample, *part), return_counts=True)
+        _, sizes = np.unique(_part(planes, *part, np.uint64), return_counts=True)
         pairs += float((sizes * (sizes - 1.0)).sum() / 2)
-    scale = count / sample.shape[1]
+    scale = count / max(len(sample), 1)
     return bool(pairs * scale**2 + SORTING * count * len(parts) < count * (count - 1) / 2)
+
+
+def _places(mask: NDArray[np.bool_], numbers: Rows) -> Rows:
+    """Where some of the true values of a mask are, by their numbers, ascending."""
+    found, before = [np.zeros(0, np.int64)], 0
+    for start in range(0, len(mask), SET):
+        here = np.flatnonzero(mask[start : start + SET])
+        own = numbers[np.searchsorted(numbers, before) : np.searchsorted(numbers, before + len(here))]
+        found.append(start + here[own - before])
+        before += len(here)
+    return np.concatenate(found)
 
 
 def _buckets(keys: NDArray[np.uint64]) -> tuple[Rows, Rows]:
@@ -212,8 +314,30 @@ def _blocks(edges: Rows) -> tuple[Rows, Rows, Rows]:
     return begins, np.minimum(begins + ROWS, stops), stops
 
 
-def _join(blocks: Blocks, limit: int, parents: NDArray[Any], threads: int) -> Iterator[int]:
-    """Join near codes in rounds, in which each thread takes one share of the blocks; yields the codes of each round."""
+def _join(
+    planes: NDArray[np.uint16],
+    items: Rows,
+    order: Rows,
+    edges: Rows,
+    radius: int,
+    parents: NDArray[Any],
+    threads: int,
+) -> Iterator[int]:
+    """Join near codes of a set in rounds, in which each thread takes one share of the blocks.
+
+    Args:
+        planes: (W, n) words of the codes. items: (n,) the item of each. order, edges: of their buckets.
+        parents: of all items.
+
+    Yields:
+        The number of codes of each round.
+    """
+    if not len(order):
+        return
+    ordered = np.ascontiguousarray(planes[:, order])
+    members, nodes = np.unique(items[order], return_inverse=True)
+    blocks = Blocks(ordered, np.ascontiguousarray(ordered.T), nodes, *_blocks(edges))
+    groups = _numbered(duplicate_kernels.roots_of(parents, members))
     rows = blocks.ends - blocks.begins
     work = np.cumsum(rows * (blocks.stops - blocks.begins))
     shares = max(threads, int(-(-work[-1] // SHARE)))
@@ -221,21 +345,31 @@ def _join(blocks: Blocks, limit: int, parents: NDArray[Any], threads: int) -> It
     cuts = np.unique(np.concatenate([[0], cuts, [len(rows)]]))
     for start in range(0, len(cuts) - 1, threads):
         mine = cuts[start : start + threads + 1]
-        known = np.tile(parents, (len(mine) - 1, 1))
-        run(duplicate_kernels.join_near, len(mine) - 1, threads, blocks, mine, limit, known)
+        known = np.tile(groups, (len(mine) - 1, 1))
+        run(duplicate_kernels.join_near, len(mine) - 1, threads, blocks, mine, radius + 1, known)
         for each in known:
-            changed = np.flatnonzero(each != parents)
-            duplicate_kernels.unite_all(parents, changed, each[changed].astype(np.int64))
+            changed = np.flatnonzero(each != groups)
+            duplicate_kernels.unite_all(groups, changed, each[changed])
         yield int(rows[mine[0] : mine[-1]].sum())
+    duplicate_kernels.unite_all(parents, members, members[groups])
 
 
-def _of_groups(
-    parents: Rows, words: NDArray[np.uint16], views: int, radius: int, length: int, threads: int | None
-) -> NearDuplicates:
-    """The result, from the first item of the group of each item."""
-    members = np.flatnonzero(np.bincount(parents, minlength=len(parents))[parents] > 1)
+def _numbered(groups: Rows) -> Rows:
+    """The first place with the same group, for each of some."""
+    _, firsts, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    return firsts[numbers]
+
+
+def _of_groups(parents: NDArray[Any], source: _Source, threads: int | None) -> tuple[Rows, Rows, NDArray[np.uint16]]:
+    """Rows, groups and distances of the result, from the first item of the group of each item."""
+    members = np.flatnonzero(duplicate_kernels.in_groups(parents))
     rows = members[np.argsort(parents[members], kind="stable")]
     _, groups = np.unique(parents[rows], return_inverse=True)
     distances = np.zeros(len(rows), np.uint16)
-    run(duplicate_kernels.distances_between, len(rows), threads, words, views, parents[rows], rows, distances)
-    return NearDuplicates(len(parents), radius, length, rows, groups.astype(np.int64), distances)
+    views = np.arange(source.views)
+    for start in range(0, len(rows), SET):
+        some = rows[start : start + SET]
+        firsts, own = (source.take((items[:, None] * source.views + views).ravel()) for items in (parents[some], some))
+        out = distances[start : start + SET]
+        run(duplicate_kernels.distances_between, len(some), threads, firsts, own, source.views, out)
+    return rows, groups.astype(np.int64), distances

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from multibit.codes.duplicates import NearDuplicates, near_duplicates
+from multibit.codes.duplicates import NearDuplicates, near_duplicates_among
 from multibit.errors import DataError
 from multibit.files import replacing
 from multibit.search.columns import IdColumn
@@ -92,7 +92,9 @@ def find_duplicates(index: Index, radius: int, bits: int | None = None, *, threa
     if not len(index):
         raise DataError("the index is empty, so it has no duplicates.")
     version = index.snapshot()._version
-    length = version.parts[0].segment.codes.check_length(bits)
-    found = near_duplicates(version.prefixes(length), radius, threads=threads)
-    items = version.take(version.rows_of(found.rows))
-    return Duplicates(found, items.ids, items.metadata, index.modality)
+    chosen = np.ones(version.starts[-1], bool)
+    chosen[version.removed] = False
+    pieces = [part.segment.codes for part in version.parts]
+    found = near_duplicates_among(pieces, chosen, radius, bits, threads=threads)
+    items = version.take(found.rows)
+    return Duplicates(replace(found, rows=version.ordinals(found.rows)), items.ids, items.metadata, index.modality)

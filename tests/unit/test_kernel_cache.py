@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,31 @@ from multibit.codes.distance import nearest
 ready = is_compiled(kernels.nearest)
 bits = np.random.default_rng(0).integers(0, 2, (300, 40))
 found = nearest(Codes.from_bits(bits[:3]), Codes.from_bits(bits), 5, bits=23)
-print(json.dumps([found.rows.tolist(), found.distances.tolist(), kernels.nearest.stats.cache_path, ready]))
+print(json.dumps([[found.rows.tolist(), found.distances.tolist()], kernels.nearest.stats.cache_path, ready]))
+"""
+SMALL = """
+from multibit.codes.compiling import compiled
+
+@compiled
+def square(value):
+    return value * value
+
+@compiled
+def squares(first, last, out):
+    for query in range(first, last):
+        out[query] = square(query)
+"""
+"""A kernel of two functions, like those of a search, which take many seconds to compile."""
+USE = """
+import json
+import numpy as np
+import small
+from multibit.codes.compiling import is_compiled
+from multibit.codes.distance import run
+
+ready, out = is_compiled(small.squares), np.zeros(4, np.int64)
+run(small.squares, 4, None, out)
+print(json.dumps([out.tolist(), small.squares.stats.cache_path, ready]))
 """
 NOWHERE = """
 from numba.core import caching
@@ -56,62 +79,72 @@ def run(code, **environment):
     )
 
 
-def expected():
+def nearest_rows():
     bits = np.random.default_rng(0).integers(0, 2, (300, 40))[:, :23]
     distances = (bits[:3, None] != bits).sum(axis=2)
     rows = np.argsort(distances, axis=1, kind="stable")[:, :5]
-    return rows.tolist(), np.take_along_axis(distances, rows, axis=1).tolist()
+    return [rows.tolist(), np.take_along_axis(distances, rows, axis=1).tolist()]
 
 
-def answer(result):
-    """Where kernels are kept, and whether the one was ready before the search; its hits are looked at here."""
+def answer(result, expected):
+    """Where kernels are kept, and whether the one was ready before its use; its result is compared here."""
     assert result.returncode == 0, result.stderr
-    rows, distances, folder, ready = json.loads(result.stdout)
-    assert (rows, distances) == expected()
+    found, folder, ready = json.loads(result.stdout)
+    assert found == expected
     return folder, ready
 
 
+@pytest.fixture
+def use(tmp_path):
+    """Use the small kernel in another process: where it is kept, and whether it was ready."""
+    (tmp_path / "small.py").write_text(SMALL)
+    path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+
+    def result(before="", **environment):
+        return answer(run(before + USE, PYTHONPATH=path, **environment), [0, 1, 4, 9])
+
+    return result
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["file", "file/cache"])
-def test_an_unusable_cache_folder_is_ignored(tmp_path, folder):
+def test_an_unusable_cache_folder_is_ignored_and_a_later_process_uses_the_other_one(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert str(tmp_path) not in answer(run(SEARCH, NUMBA_CACHE_DIR=str(tmp_path / folder)))[0]
+    for folder in ("file", "file/cache"):
+        kept, ready = answer(run(SEARCH, NUMBA_CACHE_DIR=str(tmp_path / folder)), nearest_rows())
+        assert str(tmp_path) not in kept
+    assert ready is True
 
 
 @pytest.mark.slow
-def test_without_a_writable_cache_each_process_compiles_again_and_finds_the_same(tmp_path):
-    result = run(NOWHERE + SEARCH, HOME=str(tmp_path / "no home"))
-    assert answer(result) == (None, False)
+def test_without_a_writable_cache_each_process_compiles_again_and_finds_the_same(use, tmp_path):
+    assert use(NOWHERE, HOME=str(tmp_path / "no home")) == (None, False)
     assert not (tmp_path / "no home").exists()
 
 
 @pytest.mark.slow
-def test_the_first_search_on_a_processor_compiles_and_a_later_process_uses_the_cache(tmp_path):
+def test_the_first_use_on_a_processor_compiles_and_a_later_process_uses_the_cache(use, tmp_path):
     """In one cache folder, such as a home directory on two machines, each processor finds its own kernels."""
     _, name, features = cpu_target.target_context.codegen().magic_tuple()
     newest = "+avx512" if "+avx512bitalg" in features else "+avx"
     without = ",".join(f"-{flag[1:]}" if flag.startswith(newest) else flag for flag in features.split(","))
-    search = SEARCH.replace("bits[:3]", "bits[np.arange(6) % 3]").replace(".tolist()", "[:3].tolist()", 2)
+    cache = tmp_path / "cache"
     kept, ready = [], []
     for flags in (features, without, features):
-        found = run(search, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=flags, NUMBA_CACHE_DIR=str(tmp_path))
-        folder, compiled = answer(found)
-        assert str(tmp_path) in folder
+        folder, compiled = use(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=flags, NUMBA_CACHE_DIR=str(cache))
+        assert str(cache) in folder
         ready.append(compiled)
-        kept.append({path.name for path in tmp_path.rglob("*kernels.nearest-*.nbc")})
+        kept.append({path.name for path in cache.rglob("*small.squares-*.nbc")})
     assert kept[0] < kept[1] == kept[2]
     assert (ready[0], ready[2]) == (False, True)
 
 
 @pytest.mark.slow
-def test_a_full_disk_while_caching_a_kernel_does_not_stop_the_search(tmp_path):
-    """The kernels of another processor are there."""
-    code = "from multibit.codes import kernels; print(kernels.nearest.stats.cache_path)"
-    where = run(code, NUMBA_CACHE_DIR=str(tmp_path))
-    folder = Path(where.stdout.strip())
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kernels.nearest-another.nbc").write_bytes(b"")
-    assert answer(run(FULL + SEARCH, NUMBA_CACHE_DIR=str(tmp_path)))[1] is True  # by its name the kernel is there
+def test_a_full_disk_while_caching_a_kernel_does_not_stop_its_use(use, tmp_path):
+    """The kernel of another processor is there."""
+    use(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    for file in (tmp_path / "cache").rglob("small.*"):
+        file.rename(file.with_name("small.squares-another.nbc"))
+    assert use(FULL, NUMBA_CACHE_DIR=str(tmp_path / "cache"))[1] is True  # by its name the kernel is there
 
 
 def test_importing_compiles_nothing():

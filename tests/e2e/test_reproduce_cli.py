@@ -42,33 +42,38 @@ def test_the_methods_read_as_stored():
     assert all(name in printed for name in [*METHODS, *TEACHERS])
 
 
+def small(name):
+    """Options of a training with a method that takes no time, of those that it has."""
+    known = (*TINY, *settings(batch_size=16))
+    return [each for each in known if hasattr(METHODS[name].defaults, each.split("=")[1])]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.lengths == "nested"])
-def test_each_nested_method_trains_by_its_name(name, planted_npz, tmp_path):
-    known = [each for each in (*TINY, *settings(batch_size=32)) if hasattr(METHODS[name].defaults, each.split("=")[1])]
-    printed = done("train", planted_npz, "--out", tmp_path / "run", "--method", name, *known)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.inputs == "pooled"])
+def test_each_method_trains_by_its_name(name, made, tmp_path):
+    """Those that read tokens: tests/methods/test_tokens_cli.py."""
+    printed = done("train", made / "features", "--out", tmp_path / "run", "--method", name, *small(name))
     run = Run.load(tmp_path / "run")
     assert run.record.method == name
-    assert re.search(
-        rf"\nWrote .*run: 16-bit code, best epoch 1 \(largest validation mean {METHODS[name].measure}\)\n", printed
-    )
+    if METHODS[name].lengths != "nested":
+        assert "one code for each length, 8, 16 bits; 24 bits stored per image or text" in printed
+    elif not METHODS[name].fit:
+        said = rf"\nWrote .*run: 16-bit code, best epoch 1 \(largest validation mean {METHODS[name].measure}\)\n"
+        assert re.search(said, printed)
     assert {key: run.config.to_dict()[key] for key in METHODS[name].settings} == dict(METHODS[name].settings)
 
 
+SERVED = {(method.lengths, method.fit is None): name for name, method in METHODS.items() if method.inputs == "pooled"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.lengths != "nested"])
+@pytest.mark.parametrize("name", [name for (lengths, _), name in SERVED.items() if lengths != "nested"])
 def test_a_method_with_a_code_for_each_length_is_served_from_one_run_folder(name, made, letters, tmp_path):
-    """Training, evaluation with report, codes for other tools, index and search at every length."""
-    if METHODS[name].inputs == "tokens":
-        pytest.skip("tests/methods/test_tokens_cli.py")
-    known = [each for each in TINY if hasattr(METHODS[name].defaults, each.split("=")[1])]
-    small = [] if METHODS[name].fit else settings(batch_size=16)
+    """Evaluation with report, codes for other tools, index and search at every length, of one method of each kind."""
     run = tmp_path / "run"
-    printed = done("train", made / "features", "--out", run, "--method", name, *known, *small)
-    assert "one code for each length, 8, 16 bits; 24 bits stored per image or text" in printed
+    done("train", made / "features", "--out", run, "--method", name, *small(name))
     assert "24 bits stored" in done("info", run)
     assert "8 bits" in done("evaluate", run) and (run / "report" / "report.html").exists()
-    done("evaluate", made / "run", "--against", made / "run", "--no-report")
     for bits in (8, 16):
         done("encode", run, "--out", tmp_path / f"{bits}.npz", "--bits", bits)
         assert np.load(tmp_path / f"{bits}.npz")["image"].shape == (60, bits // 8)

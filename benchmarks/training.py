@@ -74,8 +74,8 @@ def step_on(threads: int, rounds: int) -> list[float]:
 
 def main() -> None:
     """Print medians and ratios."""
-    parser = new_parser(__doc__)
-    count, epochs, rounds = (256, 1, 1) if parser.parse_args().smoke else (9_000, 2, 5)
+    smoke = new_parser(__doc__).parse_args().smoke
+    count, epochs, rounds, bare_steps = (256, 1, 1, 7) if smoke else (9_000, 2, 5, 140)
     pairs = random_pairs(count)
     settings = {
         (name, precision): find_method(name).config(epochs=epochs, precision=precision)
@@ -84,9 +84,9 @@ def main() -> None:
     }
     bare: list[float] = []
     steps: dict[tuple[str, str], list[float]] = {key: [] for key in settings}
-    seconds_per_bare_products(Config(), 20)  # warm-up
+    seconds_per_bare_products(Config(), bare_steps // 7)  # warm-up
     for _ in range(rounds):
-        bare.append(seconds_per_bare_products(Config(), 140))
+        bare.append(seconds_per_bare_products(Config(), bare_steps))
         for key, config in settings.items():
             steps[key].append(seconds_per_step(pairs, config))
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -97,7 +97,7 @@ def main() -> None:
         of_paper = statistics.median(a / b for a, b in zip(each, steps["multibit", key[1]], strict=True))
         print(f"{', '.join(key):<32}{1e3 * statistics.median(each):>9.2f}{of_bare:>24.2f}{of_paper:>14.2f}")
     print("aims: multibit in float32 at most 1.25 of the bare products, multibit-plus at most 1.10 of multibit")
-    for others in (0, 2):
+    for others in (1,) if smoke else (0, 2):
         with busy(others):
             found = {count: statistics.median(step_on(count, rounds)) for count in (1, every())}
         shown = ", ".join(f"{1e3 * seconds:.2f} ms on {count}" for count, seconds in found.items())

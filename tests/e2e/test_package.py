@@ -12,12 +12,15 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from pages import ROOT, serving
 
@@ -33,7 +36,7 @@ from multibit.data.sample import load_sample
 
 assert multibit.__file__.startswith(sys.prefix), multibit.__file__
 data = load_sample()
-data = data.take(range(0, len(data), 40))
+data = data.take(range(0, len(data), 100))
 store = extract_features(data, load_image_encoder("efficientnet-lite0"), load_text_encoder("all-minilm-l6-v2"), "features")
 run = Run.create("run", store, Split.usual(len(store)), epochs=1)
 for name, index in build_indices(run, store).items():
@@ -87,14 +90,36 @@ def project(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs of an environment with nothing but what the Dockerfile installs: no torch, no encoder packages."""
-    extras = re.search(r'"\.(\[[a-z,]+\])"', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    """Programs of an environment with nothing but what the Dockerfile installs: no torch, no encoder packages.
+
+    The dependencies are links to those of this environment, which pip has installed with the same constraints.
+    """
+    extras = re.search(r'"\.\[([a-z,]+)\]"', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     assert extras
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--no-compile"]
-    ran(*pip, "-c", ROOT / "constraints.txt", f"{wheel}{extras[1]}")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
+    ran(*pip, "install", "--no-deps", "--no-compile", wheel)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    (mine,) = distributions(name="multibit", path=[str(packages)])
+    for each in map(distribution, required(mine, extras[1].split(","))):
+        for name in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
+            if not (packages / name).exists():  # some packages share a folder
+                (packages / name).symlink_to(str(each.locate_file(name)))
     return folder / "bin"
+
+
+def required(package: Distribution, extras: Iterable[str]) -> set[str]:
+    """Names of what a package needs here with some of its extras, directly or not."""
+    waiting, known = [(package, extra) for extra in extras], set()
+    while waiting:
+        each, extra = waiting.pop()
+        for need in map(Requirement, each.requires or ()):
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                found = {(canonicalize_name(need.name), wanted) for wanted in ("", *need.extras)} - known
+                known |= found
+                waiting += [(distribution(name), wanted) for name, wanted in found]
+    return {name for name, _ in known}
 
 
 def test_the_sdist_makes_the_wheel_of_the_tree(wheel: Path, tmp_path: Path):

@@ -23,6 +23,7 @@ from multibit.pipeline import index_names, index_path, located_encoder
 from multibit.progress import track
 from multibit.search.batches import ID, unpacked
 from multibit.search.building import create_index
+from multibit.search.columns import whole_array
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
@@ -130,5 +131,5 @@ def _blocks(url: str, name: str, model: str) -> Iterator[tuple[Any, Codes, Any]]
     if name not in table.column_names or name.encode() not in about:
         raise DataError(f"no column {name!r}; found {', '.join(table.column_names)}.", field=url)
     bits, views = map(int, about[name.encode()].split())
-    codes = unpacked(table.column(name).combine_chunks(), views, bits)
+    codes = unpacked(whole_array(table.column(name)), views, bits)
     yield table.column(ID), codes, table.select([field for field in FIELDS if field in table.column_names])

@@ -197,6 +197,16 @@ def require_regular(path: Path) -> None:
         raise DataError(f"is {kind}, not a file.", file=path)
 
 
+def require_suffix(path: Path, *known: str) -> None:
+    """Refuse a path with another ending than the known ones, such as ".parquet".
+
+    Raises:
+        DataError: names its ending and the known ones.
+    """
+    if path.suffix not in known:
+        raise DataError(f"must end in {' or '.join(known)}, got {path.suffix!r}.", file=path)
+
+
 def require_file(path: Path, kind: str) -> None:
     """Refuse a path that is not an existing file.
 

@@ -24,7 +24,7 @@ from multibit.data.huggingface import write_huggingface
 from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
 from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import located_recipe
-from multibit.files import fingerprint, portable_path, replacing
+from multibit.files import fingerprint, portable_path, replacing, require_suffix
 from multibit.hashing.encode import encode_store
 from multibit.portable.model import PortableRun, is_portable
 from multibit.progress import tracked
@@ -212,8 +212,7 @@ def write_codes(
             split, for `.mat`.
     """
     path = Path(path)
-    if path.suffix not in (".npz", ".mat"):
-        raise DataError(f"must end in .npz or .mat, got {path.name}.", file=path)
+    require_suffix(path, ".npz", ".mat")
     length = Codes.from_bits(np.zeros((0, run.model.bits), bool)).check_length(bits)  # before the encoding
     if path.suffix == ".mat":
         run = whole_run(run)

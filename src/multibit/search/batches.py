@@ -16,7 +16,7 @@ import pyarrow.parquet
 from multibit.arrays import Rows
 from multibit.codes import Codes, Modality
 from multibit.errors import DataError
-from multibit.files import replacing, require_regular
+from multibit.files import replacing, require_regular, require_suffix
 from multibit.progress import track
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) ->
         [{'query': 0, 'rank': 1, 'id': 'a', 'distance': 0}, {'query': 1, 'rank': 1, 'id': 'b', 'distance': 0}]
     """
     target = Path(path)
-    if target.suffix != ".parquet":
-        raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
+    require_suffix(target, ".parquet")
     hits, writer = 0, None
     with replacing(target) as temporary, track("Searching", total, "queries") as advance:
         try:

@@ -18,7 +18,7 @@ from multibit.codes.items import DIRECTION_NAMES, Direction
 from multibit.data.sources.mat_files import MatFiles
 from multibit.errors import DataError, MismatchError
 from multibit.evaluation.ranking import Key
-from multibit.files import read_npz
+from multibit.files import read_npz, require_suffix
 from multibit.table import counted
 
 MAT_KEYS = ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l")
@@ -277,8 +277,7 @@ def _paths(source: Path) -> tuple[list[Path], list[Path]]:
     if not source.exists():
         raise DataError("no such file.", file=source)
     if not source.is_dir():
-        if source.suffix not in ENDINGS:
-            raise DataError(f"must end in {' or '.join(ENDINGS)}, got {source.suffix!r}.", file=source)
+        require_suffix(source, *ENDINGS)
         return [source], []
     files: list[Path] = []
     skipped: list[Path] = []

@@ -53,6 +53,12 @@ def strings(values: Iterable[str | None]) -> pyarrow.LargeStringArray:
     return pyarrow.array(list(values), pyarrow.large_string())
 
 
+def whole_array(column: Any) -> Any:
+    """A column of an Arrow table as one array."""
+    array = column.combine_chunks()
+    return array if isinstance(array, pyarrow.Array) else pyarrow.concat_arrays(array.chunks)
+
+
 class IdHeader(CodesHeader, kw_only=True):
     """What a file must say about its codes and their ids."""
 
@@ -405,7 +411,7 @@ def other_kind(name: Any, kind: str) -> str:
 
 
 def _of_arrow(ids: Any) -> IdColumn:
-    array = ids.combine_chunks() if isinstance(ids, pyarrow.ChunkedArray) else ids
+    array = whole_array(ids) if isinstance(ids, pyarrow.ChunkedArray) else ids
     if array.null_count:
         raise DataError("an id is null.", field="ids")
     kind = array.type.value_type if pyarrow.types.is_dictionary(array.type) else array.type

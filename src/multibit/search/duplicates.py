@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from multibit.codes.duplicates import NearDuplicates, near_duplicates_among
 from multibit.errors import DataError
-from multibit.files import replacing
+from multibit.files import replacing, require_suffix
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
 from multibit.search.metadata import Metadata
@@ -61,8 +61,7 @@ class Duplicates:
             DataError: another ending than .parquet, or a field that is named like one of the three columns.
         """
         target = Path(path)
-        if target.suffix != ".parquet":
-            raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
+        require_suffix(target, ".parquet")
         table = self.metadata.to_table()
         for name in (GROUP, ID, DISTANCE):
             if name in table.column_names:

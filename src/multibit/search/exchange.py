@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from multibit.codes import CodedItems, Codes
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, MissingExtraError, first_line
-from multibit.files import building, replacing, typed
+from multibit.files import building, replacing, require_suffix, typed
 from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
-from multibit.search.columns import IdColumn
+from multibit.search.columns import IdColumn, whole_array
 from multibit.search.index import Index
 from multibit.search.metadata import Kinds, Metadata, plain_nulls
 from multibit.search.segments import Segment
@@ -133,8 +133,7 @@ def export_index(index: Index, path: Path | str, bits: int | None = None) -> Non
         DataError: another extension, an empty index, or a field that is named like one of the two columns.
     """
     target = Path(path)
-    if target.suffix != ".parquet":
-        raise DataError(f"must end in .parquet, got {target.suffix!r}.", file=target)
+    require_suffix(target, ".parquet")
     if not len(index):
         raise DataError("the index is empty, so it cannot be exported.", file=target)
     for name in (ID, CODE):
@@ -213,8 +212,7 @@ class _Facts(msgspec.Struct):
 def _packed_column(table: Any, views: int, bits: int | None) -> Codes:
     if CODE not in table.column_names:
         raise DataError(f"no column {CODE!r}; found {', '.join(table.column_names)}.", field=CODE)
-    chunks = table.column(CODE).combine_chunks()
-    return unpacked(chunks if isinstance(chunks, pyarrow.Array) else pyarrow.concat_arrays(chunks.chunks), views, bits)
+    return unpacked(whole_array(table.column(CODE)), views, bits)
 
 
 def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: int | None = None) -> None:
@@ -226,8 +224,7 @@ def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: in
     Raises:
         DataError: another extension, items with several codes each, or `bits` longer than the codes.
     """
-    if Path(path).suffix != ".mat":
-        raise DataError(f"must end in .mat, got {Path(path).suffix!r}.", file=path)
+    require_suffix(Path(path), ".mat")
     arrays: dict[str, Any] = {}
     for side, items in (("q", query), ("r", database)):
         for name, codes in (("img", items.image), ("txt", items.text)):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.errors import DataError, FormatError
-from multibit.search.columns import Id, IdColumn
+from multibit.search.columns import Id, IdColumn, whole_array
 from multibit.search.trust import CheckedColumns
 
 LIST = pyarrow.large_list(pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string()))
@@ -419,8 +419,7 @@ def _of_table(table: Any, known: Kinds) -> Metadata:
     for name, chunked in zip(table.column_names, table.columns, strict=True):
         if name.startswith("__index_level_"):  # the row labels of pandas
             continue
-        array = chunked.combine_chunks()
-        array = array if isinstance(array, pyarrow.Array) else pyarrow.concat_arrays(array.chunks)
+        array = whole_array(chunked)
         if array.null_count == len(array):
             continue
         kind, column = _of_array(array)

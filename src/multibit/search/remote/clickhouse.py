@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
-from multibit.search.columns import Id, IdColumn
+from multibit.search.columns import Id, IdColumn, whole_array
 from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions
@@ -171,15 +171,14 @@ class ClickHouseStore:
         shown = self.address.without_password(" ".join(str(error).split())[:500])
         code = _code_of(shown)
         if code in REFUSED:
-            return ConfigError(f"{self.address.shown}: {shown}.", option="url", hint=REFUSED[code])
+            return self.address.refused(shown, REFUSED[code])
         if code in TIMES or "timed out" in shown.lower():
-            problem = f"{self.address.shown}: no answer within {self.address.timeout:g} seconds."
-            return UnavailableError(problem, hint="Raise it in the URL, such as ?timeout=300.")
+            return self.address.no_answer()
         if code in UNREACHABLE or (not code and "DB::Exception" not in shown):
             shard = code and self.tables.cluster and not self.partial
             hint = ("Start all shards, or ask for partial answers: ?partial=1." if shard
                     else "Check the address, and that all servers are running.")  # fmt: skip
-            return UnavailableError(f"{self.address.shown}: cannot be reached ({shown}).", hint=hint)
+            return self.address.unreachable(shown, hint)
         if code in MISSING:
             hint = "Load one with: multibit index RUN --to URL"
             return DataError(f"{self.place}: no such table or column ({shown}).", hint=hint)
@@ -465,7 +464,7 @@ def _stored(name: str, kind: str, values: Any) -> dict[str, Any]:
 
 
 def _ids(column: Any, facts: Facts) -> IdColumn:
-    whole = pyarrow.concat_arrays(column.chunks) if column.num_chunks else pyarrow.array([], column.type)
+    whole = whole_array(column)
     if facts.ids == "string":
         return IdColumn(whole.cast(pyarrow.large_string()))
     return IdColumn(whole.to_numpy(zero_copy_only=False).astype(np.int64))
@@ -473,8 +472,7 @@ def _ids(column: Any, facts: Facts) -> IdColumn:
 
 def _column_of(column: Any, kind: str, given: Any = None) -> Any:
     """A column as the metadata have it."""
-    array = column.combine_chunks()
-    array = array if isinstance(array, pyarrow.Array) else pyarrow.concat_arrays(array.chunks)
+    array = whole_array(column)
     if kind == "list":
         lists = array.cast(pyarrow.large_list(pyarrow.large_string()))
         missing = pyarrow.array(given.to_numpy() == 0)

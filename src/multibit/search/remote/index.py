@@ -126,11 +126,19 @@ class RemoteIndex(OfOneModel):
     def _changing(self) -> Iterator[Facts]:
         """What is stored now, while no other writer changes it."""
         with self.store.writing():
-            facts = self.store.read()
-            if facts is None:
-                raise no_index(self.store.place)
-            require_complete(facts, self.store.place)
-            yield facts
+            yield self._stored()
+
+    def _stored(self) -> Facts:
+        """What is stored about the index now.
+
+        Raises:
+            DataError: the index was removed, or is being loaded.
+        """
+        facts = self.store.read()
+        if facts is None:
+            raise no_index(self.store.place)
+        require_complete(facts, self.store.place)
+        return facts
 
     def _checked(self, facts: Facts, ids: IdColumn, codes: Codes, payloads: Any) -> tuple[Items, dict[str, str]]:
         """New items, and all fields then."""
@@ -282,10 +290,7 @@ class RemoteIndex(OfOneModel):
         Raises:
             DataError: the index was removed, or is being loaded. UnavailableError: a server is down.
         """
-        facts = self.store.read()
-        if facts is None:
-            raise no_index(self.store.place)
-        require_complete(facts, self.store.place)
+        facts = self._stored()
         if facts == self._facts:
             return False
         self._renew(facts)

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
+from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.search.columns import Id, IdColumn
 from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
 from multibit.search.remote import hnsw
@@ -184,17 +184,15 @@ class PostgresStore:
         if not state and "authentication failed" in shown:
             state = "28P01"
         if state in REFUSED:
-            return ConfigError(f"{self.address.shown}: {shown}.", option="url", hint=REFUSED[state])
+            return self.address.refused(shown, REFUSED[state])
         if state in ("57014", "55P03"):
-            problem = f"{self.address.shown}: no answer within {self.address.timeout:g} seconds."
-            return UnavailableError(problem, hint="Raise it in the URL, such as ?timeout=300.")
+            return self.address.no_answer()
         if state == "42P01":
             return DataError(f"{self.place}: no such table.", hint="Load one with: multibit index RUN --to URL")
         if state == "42703":
             return DataError(f"{self.place}: a column is missing ({shown}).", hint="Load the index again.")
         if isinstance(error, psycopg.OperationalError):
-            hint = "Check the address, and that the server is running."
-            return UnavailableError(f"{self.address.shown}: cannot be reached ({shown}).", hint=hint)
+            return self.address.unreachable(shown, "Check the address, and that the server is running.")
         return DataError(f"{self.place}: refused by the server ({shown}).")
 
     def close(self) -> None:

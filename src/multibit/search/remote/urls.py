@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, UnavailableError
 
 POSTGRES = ("postgresql", "postgres")
 SCHEMES = ("clickhouse", "chdb", *POSTGRES)
@@ -63,6 +63,19 @@ class Address:
             text = text.replace(secret, "***")
         return text
 
+    def refused(self, reason: str, hint: str) -> ConfigError:
+        """The error of a server that does not let this user in."""
+        return ConfigError(f"{self.shown}: {reason}.", option="url", hint=hint)
+
+    def no_answer(self) -> UnavailableError:
+        """The error of a query that takes longer than the timeout."""
+        problem = f"{self.shown}: no answer within {self.timeout:g} seconds."
+        return UnavailableError(problem, hint="Raise it in the URL, such as ?timeout=300.")
+
+    def unreachable(self, reason: str, hint: str) -> UnavailableError:
+        """The error of a server that is down."""
+        return UnavailableError(f"{self.shown}: cannot be reached ({reason}).", hint=hint)
+
     def option(self, name: str, default: str = "") -> str:
         """An option for the client library."""
         return dict(self.options).get(name, default)
@@ -79,21 +92,10 @@ def read_url(url: str) -> list[Address]:
         ['postgresql://a:5432/db', 'postgresql://b/db']
     """
     if not is_url(url):
-        problem = f"need the URL of a database ({'://, '.join(SCHEMES[:3])}://)."
-        raise ConfigError(problem, option="url", hint="Such as postgresql://user:password@host:5432/database.")
+        raise _invalid(f"need the URL of a database ({'://, '.join(SCHEMES[:3])}://).")
     starts = [match.start() for match in re.finditer(rf"(?:(?<=,)|^)(?:{'|'.join(SCHEMES)})://", url)]
     urls = [url[start:stop].rstrip(",") for start, stop in zip(starts, [*starts[1:], None], strict=True)]
     return [address for each in urls for address in _addresses(each)]
-
-
-def shown_url(url: str) -> str:
-    """A URL without its passwords and options, for messages.
-
-    Example:
-        >>> shown_url("clickhouse://me:secret@db:8123/photos?timeout=5")
-        'clickhouse://db:8123/photos'
-    """
-    return ", ".join(address.shown for address in read_url(url))
 
 
 def _addresses(url: str) -> list[Address]:
@@ -101,19 +103,19 @@ def _addresses(url: str) -> list[Address]:
         parts = urlsplit(url)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
-        raise _refused(f"invalid URL ({type(error).__name__}).") from None  # the text of the error may have a password
+        raise _invalid(f"invalid URL ({type(error).__name__}).") from None  # the text of the error may have a password
     options = dict(given)
     table, timeout = options.pop("table", TABLE), options.pop("timeout", str(TIMEOUT))
     if not _TABLE.fullmatch(table):
-        raise _refused(f"table must be a name of letters, digits and _, at most 32, got {table!r}.")
+        raise _invalid(f"table must be a name of letters, digits and _, at most 32, got {table!r}.")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", timeout) or float(timeout) <= 0:
-        raise _refused(f"timeout must be a number of seconds, got {timeout!r}.")
+        raise _invalid(f"timeout must be a number of seconds, got {timeout!r}.")
     partial = options.pop("partial", "0")
     if partial not in ("0", "1"):
-        raise _refused(f"partial must be 0 or 1, got {partial!r}.")
+        raise _invalid(f"partial must be 0 or 1, got {partial!r}.")
     hnsw = options.pop("hnsw", None)
     if hnsw is not None and (parts.scheme not in POSTGRES or not _LENGTHS.fullmatch(hnsw)):
-        raise _refused(f"hnsw must be lengths of codes in PostgreSQL, such as 64 or 64,128, got {hnsw!r}.")
+        raise _invalid(f"hnsw must be lengths of codes in PostgreSQL, such as 64 or 64,128, got {hnsw!r}.")
     lengths = tuple(dict.fromkeys(map(int, hnsw.split(",")))) if hnsw else ()
     user, _, hosts = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
@@ -131,12 +133,12 @@ def _addresses(url: str) -> list[Address]:
 def _host(text: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"\[([0-9A-Fa-f:.%]+)\](?::([0-9]{1,5}))?|([^:\[\]/]*)(?::([0-9]{1,5}))?", text)
     if match is None:
-        raise _refused("invalid host or port.")
+        raise _invalid("invalid host or port.")
     port = match[2] or match[4]
     if port and int(port) > 65_535:
-        raise _refused(f"port {port} is beyond 65535.")
+        raise _invalid(f"port {port} is beyond 65535.")
     return match[1] or match[3] or "", int(port) if port else None
 
 
-def _refused(problem: str) -> ConfigError:
+def _invalid(problem: str) -> ConfigError:
     return ConfigError(problem, option="url", hint="Such as postgresql://user:password@host:5432/database.")

@@ -17,7 +17,7 @@ from multibit.evaluation.comparison import compare_queries
 from multibit.evaluation.health import code_health
 from multibit.evaluation.metrics import average_precision
 from multibit.evaluation.ranking import Ranking
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_gains, kendall_tau, ndcg, ndcg_of_rows, pair_order, pool_resolution
 
 quick = settings(max_examples=50, deadline=None)
@@ -46,13 +46,15 @@ def packed(ranking):
 def ndcg_of(query, database, query_labels, labels, graded, k=100):
     """NDCG@k of the ranking by the codes."""
     rows = nearest(query, database, min(k, len(database))).rows
-    return ndcg_of_rows(rows, query_labels, labels, graded, ideal_gains(graded, query_labels, labels, k))
+    (sets,) = LabelSetRelevance.of([graded], query_labels, labels)
+    return ndcg_of_rows(rows, sets, ideal_gains(graded, query_labels, labels, k))
 
 
 def pools_of(query, database, query_labels, labels, graded, anchor=None):
     """Tau-b, collision and inversion (3, Q) on the pools of the ranking by the codes and of an anchor."""
     ranking = Ranking(query, database, query_labels, labels, query.bits)
-    (found,) = pool_resolution(ranking, [graded], ranking.first.rows if anchor is None else anchor)
+    sets = LabelSetRelevance.of([graded], query_labels, labels)
+    (found,) = pool_resolution(ranking, sets, ranking.first.rows if anchor is None else anchor)
     return found
 
 

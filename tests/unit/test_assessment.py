@@ -18,7 +18,7 @@ from multibit.evaluation import cost
 from multibit.evaluation.metric import COLLISION, INVERSION, MAP, MAP_ASYMMETRIC, NDCG, PAIRS, PRECISION, TAU_B
 from multibit.evaluation.pair_metrics import CONTENT
 from multibit.evaluation.ranking import Ranking
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import pool_resolution
 from multibit.features.recipe import EncoderRecipe, Recipe
 from multibit.hashing.encode import encode
@@ -350,7 +350,7 @@ def test_pools_hold_the_first_ranks_of_the_anchor_too(trained, other, coded, fou
     for direction, (asked, searched) in SIDES.items():
         first = np.argsort(distances(theirs, direction, 8), axis=1, kind="stable")[:, :100]
         sides = coded[0].codes(asked), coded[1].codes(searched), coded[0].labels, coded[1].labels
-        (expected,) = pool_resolution(Ranking(*sides, bits=8), [relevance], first)
+        (expected,) = pool_resolution(Ranking(*sides, bits=8), LabelSetRelevance.of([relevance], *sides[2:]), first)
         for metric, values in zip((TAU_B, COLLISION, INVERSION), expected, strict=True):
             np.testing.assert_array_equal(assessed.evaluations[0].values[metric.under("IDF"), direction, 8], values)
         key = TAU_B.under("IDF"), direction, 8

@@ -7,7 +7,7 @@ import pytest
 
 from multibit.codes import Codes, hamming_distances
 from multibit.errors import DataError
-from multibit.evaluation.pair_recall import OwnCounts, count_own, count_own_by_product, pair_recall
+from multibit.evaluation.pair_recall import OwnCounts, ProductCounter, count_own, pair_recall
 
 
 def by_all_orders(distances, own, k):
@@ -64,7 +64,7 @@ def test_products_of_signs_rank_like_distances(queries, items):
     asked, searched = rng.integers(0, 4, queries), rng.integers(0, 5, items)
     searched[:1] = asked[:1]
     by_distance = count_own(query, database, None, asked, searched)
-    by_product = count_own_by_product(query.to_signs(), database.to_signs(), asked, searched)
+    by_product = ProductCounter(query.to_signs(), database.to_signs(), asked, searched).counts()
     for name in ("before", "tied", "own"):
         np.testing.assert_array_equal(getattr(by_distance, name), getattr(by_product, name))
 
@@ -73,7 +73,7 @@ def test_counts_of_real_values_equal_those_of_all_products():
     rng = np.random.default_rng(3)
     query, database = (np.round(rng.uniform(-1, 1, (count, 6)) * 8) / 8 for count in (30, 90))  # exact, with ties
     asked, searched = np.arange(30), np.repeat(np.arange(30), 3)
-    counts = count_own_by_product(query, database, asked, searched)
+    counts = ProductCounter(query, database, asked, searched).counts()
     slow = slow_counts(query @ database.T, asked, searched)
     np.testing.assert_array_equal([counts.before, counts.tied, counts.own], slow)
 
@@ -88,7 +88,7 @@ def test_without_a_query_there_is_no_value():
     empty, database = Codes.from_bits(np.zeros((0, 4))), Codes.from_bits(np.zeros((3, 4)))
     assert count_own(empty, database).recall(1).shape == (0,)
     assert np.isnan(count_own(database, empty).rank()).all()
-    assert np.isnan(count_own_by_product(np.zeros((2, 4)), np.zeros((0, 4))).recall(5)).all()
+    assert np.isnan(ProductCounter(np.zeros((2, 4)), np.zeros((0, 4))).counts().recall(5)).all()
 
 
 @pytest.mark.parametrize("items", [[0], [0.0, 1.0], [[0, 1]]])
@@ -102,7 +102,7 @@ def test_items_need_a_whole_number_each(items):
 def test_bad_values_are_refused():
     for query, database in (([[1.5]], [[0.5]]), ([[np.nan]], [[0.5]]), ([[0.5]], [[0.5, 1]]), ([0.5], [[0.5]])):
         with pytest.raises(DataError) as error:
-            count_own_by_product(query, database)
+            ProductCounter(query, database).counts()
         assert error.value.field == "values"
     with pytest.raises(DataError):
         OwnCounts(*np.ones((3, 1), int)).recall(0)

@@ -9,7 +9,7 @@ from multibit.codes import Codes
 from multibit.codes.items import DIRECTIONS, CodedItems
 from multibit.errors import ConfigError, DataError
 from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES, PAIRS, PRECISION
-from multibit.evaluation.metrics import average_precision, precision_at, precision_recall
+from multibit.evaluation.metrics import average_precision, count_rankings, precision_at, precision_recall
 from multibit.evaluation.pair_metrics import WITH_DATABASE, pair_metrics
 from multibit.evaluation.protocol import evaluate, popularity_floor, random_floor, selection_score
 
@@ -92,7 +92,7 @@ def test_a_rank_cutoff_adds_two_metrics(query, database, training, at):
 
 def test_the_random_floor_is_the_mean_over_random_orders(query, database):
     rng = np.random.default_rng(0)
-    floor = random_floor(query.labels, database.labels)
+    floor = random_floor(count_rankings(query.image, database.text, query.labels, database.labels, 8))
     relevant = (query.labels[:, None] & database.labels[None]).any(axis=2)
     ranks = np.arange(1, len(database) + 1)
     for i, row in enumerate(relevant):
@@ -111,7 +111,9 @@ def test_the_popularity_floor_by_hand():
 
 def test_floors_come_with_the_evaluation(query, database, training):
     evaluation = evaluate(query, database, [8], training_labels=training)
-    np.testing.assert_array_equal(evaluation.floors["random"], random_floor(query.labels, database.labels))
+    equal = Codes.from_bits(np.zeros((len(query), 1))), Codes.from_bits(np.zeros((len(database), 1)))
+    expected = average_precision(*equal, query.labels, database.labels, ties="average")
+    np.testing.assert_array_equal(evaluation.floors["random"], expected)
     np.testing.assert_array_equal(
         evaluation.floors["popularity"], popularity_floor(query.labels, database.labels, training)
     )

@@ -16,7 +16,7 @@ from multibit.evaluation import resolution
 from multibit.evaluation.metric import COLLISION, INVERSION, NDCG, TAU_B
 from multibit.evaluation.protocol import evaluate
 from multibit.evaluation.ranking import Ranking, Rankings
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_gains, kendall_tau, ndcg, ndcg_of_rows, pair_order, pool_resolution
 
 LABELS = 5
@@ -51,13 +51,15 @@ def ndcg_of(query, database, query_labels, database_labels, graded, bits=None, k
     """NDCG@k of the ranking by the codes."""
     rows = nearest(query, database, min(k, len(database)), bits).rows
     ideal = ideal_gains(graded, query_labels, database_labels, k) if ideal is None else ideal
-    return ndcg_of_rows(rows, query_labels, database_labels, graded, ideal)
+    (sets,) = LabelSetRelevance.of([graded], query_labels, database_labels)
+    return ndcg_of_rows(rows, sets, ideal)
 
 
 def pools_of(query, database, query_labels, database_labels, graded, bits=None, anchor=None):
     """Tau-b, collision and inversion (3, Q) on the pools of the ranking by the codes and of an anchor."""
     ranking = Ranking(query, database, query_labels, database_labels, bits or query.bits)
-    (found,) = pool_resolution(ranking, [graded], ranking.first.rows if anchor is None else anchor)
+    sets = LabelSetRelevance.of([graded], query_labels, database_labels)
+    (found,) = pool_resolution(ranking, sets, ranking.first.rows if anchor is None else anchor)
     return found
 
 
@@ -286,7 +288,7 @@ def test_the_pools_of_several_references_are_those_of_each():
     sides = data(5, 150)
     ranking = Ranking(*packed(*sides), bits=6)
     references = [reference(name, sides[3]) for name in REFERENCES]
-    together = pool_resolution(ranking, references, ranking.first.rows)
+    together = pool_resolution(ranking, LabelSetRelevance.of(references, *sides[2:]), ranking.first.rows)
     assert together.shape == (3, 3, 5)
     for each, found in zip(references, together, strict=True):
         np.testing.assert_array_equal(found, pools_of(*packed(*sides), each))

@@ -17,7 +17,7 @@ from multibit.evaluation.cost import ModelSize, measure_cost
 from multibit.evaluation.health import bit_use, code_health
 from multibit.evaluation.metrics import average_precision, count_rankings, precision_at, precision_recall
 from multibit.evaluation.ranking import Ranking, Rankings
-from multibit.evaluation.relevance import GradedRelevance
+from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import kendall_tau, pair_order, pool_resolution
 from multibit.evaluation.strata import no_shared_label
 from multibit.files import read_arrays, write_arrays
@@ -379,7 +379,7 @@ def all_measures(query, database, bits):
     yield precision_recall(*sets).precision
     yield ranking.first.rows
     yield ranking.first.precision
-    yield pool_resolution(ranking, [graded], ranking.first.rows[:, :7])
+    yield pool_resolution(ranking, LabelSetRelevance.of([graded], mine, theirs), ranking.first.rows[:, :7])
     for each in no_shared_label([sets[:2]], mine, theirs, graded, weights, bits, k=9)[0]:
         yield each.values
     for each in ranking_agreement({bits: (query, database), query.bits: (query, database)}):
@@ -403,7 +403,7 @@ def test_pools_are_ordered_by_the_nearest_pair(asked, views):
     anchor = np.arange(35).reshape(5, 7)
     ranking, graded = Ranking(a, b, mine, theirs, 13), GradedRelevance.shared_labels(4)
     ranking.first.rows[:, 20:] = ranking.first.rows[:, :20]  # a pool that is not the whole database
-    (found,) = pool_resolution(ranking, [graded], anchor)
+    (found,) = pool_resolution(ranking, LabelSetRelevance.of([graded], mine, theirs), anchor)
     distances = pair_distances(queries[..., :13], database[..., :13])
     for q in range(5):
         pool = sorted({*ranking.first.rows[q].tolist(), *anchor[q].tolist()})

@@ -124,36 +124,18 @@ def count_own(
     return OwnCounts(before, tied, own)
 
 
-def count_own_by_product(
-    query: ArrayLike,
-    database: ArrayLike,
-    query_items: ArrayLike | None = None,
-    database_items: ArrayLike | None = None,
-) -> OwnCounts:
-    """`count_own` of real values: ranked by their inner product, largest first.
+class ProductCounter:
+    """`count_own` of real values, which are ranked by their inner product, largest first.
 
     Values are rounded to 2^-20, so that products are exact and equal vectors are tied on every machine.
 
     Args:
-        query: (Q, d) values in [-1, 1], such as relaxed codes or features of unit length. database: (N, d).
+        query: (Q, d) values in [-1, 1], such as relaxed codes or features of unit length.
+        database: (N, d), the first candidates, all own counterparts among them; `add` takes the others.
         query_items, database_items: as for `count_own`.
 
     Raises:
         DataError: shapes that do not fit, values outside [-1, 1], or item numbers that are not one whole number each.
-
-    Example:
-        >>> count_own_by_product([[1.0, 0.0], [0.6, 0.8]], [[0.8, 0.6], [0.6, 0.8]]).rank()
-        array([1., 1.])
-    """
-    return ProductCounter(query, database, query_items, database_items).counts()
-
-
-class ProductCounter:
-    """`count_own_by_product` of candidates that arrive some at a time.
-
-    Args:
-        query, database, query_items, database_items: as for `count_own_by_product`. All own counterparts are among
-            these candidates.
 
     Example:
         >>> counter = ProductCounter([[1.0, 0.0]], [[0.8, 0.6]])

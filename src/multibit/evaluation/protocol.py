@@ -42,7 +42,7 @@ from multibit.evaluation.pair_metrics import add_pair_recall
 from multibit.evaluation.ranking import Anchor, Key, Rankings
 from multibit.evaluation.real_precision import asymmetric_average_precision
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
-from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_sets, pools_of_sets
+from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_rows, pool_resolution
 from multibit.evaluation.sampling import sampled_queries
 from multibit.progress import track
 from multibit.table import Cell, Table
@@ -282,7 +282,7 @@ def evaluate_rankings(
                 values[MAP.at(at), direction, bits] = average_precision_of(cut, "stable")
                 values[PRECISION.at(at), direction, bits] = precision_of(cut)
             advance()
-    floors = {"random": _random_floor_of(rankings["i2t", rankings.lengths[0]].counts)}
+    floors = {"random": random_floor(rankings["i2t", rankings.lengths[0]].counts)}
     if training_labels is not None:
         floors["popularity"] = popularity_floor(*labels, training_labels)
     return Evaluation(protocol, rankings.lengths, *sizes, values, floors, curves, name, known)
@@ -304,10 +304,10 @@ def add_resolution(
     with track(f"Resolution, {evaluation.protocol}", len(rankings), "rankings") as advance:
         for (direction, bits), ranking in rankings.items():
             first = ranking.first.rows
-            pools = pools_of_sets(ranking, sets, first if anchor is None else anchor[direction, bits])
+            pools = pool_resolution(ranking, sets, first if anchor is None else anchor[direction, bits])
             for each, of_sets, gains, pool in zip(graded, sets, ideal, pools, strict=True):
                 key = direction, bits
-                values[NDCG.under(each.name), *key] = ndcg_of_sets(first, of_sets, gains)
+                values[NDCG.under(each.name), *key] = ndcg_of_rows(first, of_sets, gains)
                 for metric, found in zip((TAU_B, COLLISION, INVERSION), pool, strict=True):
                     values[metric.under(each.name), *key] = found
             advance()
@@ -377,14 +377,12 @@ def within_modality(
     }
 
 
-def random_floor(query_labels: Labels, database_labels: Labels) -> FloatArray:
-    """Exact expected AP (Q,) of a random order: equal codes, averaged over all tie orders."""
-    query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
-    return average_precision(query, database, query_labels, database_labels, ties="average")
+def random_floor(counts: RankingCounts) -> FloatArray:
+    """Exact expected AP (Q,) of a random order: all items tied, averaged over all tie orders.
 
-
-def _random_floor_of(counts: RankingCounts) -> FloatArray:
-    """`random_floor` from the counts of any ranking: they tell how many items are relevant."""
+    Args:
+        counts: of any ranking; they tell how many items are relevant.
+    """
     relevant, total = (each.sum(axis=1, keepdims=True) for each in (counts.relevant, counts.total))
     one_group = RankingCounts(counts.precision_sum, counts.hits, total, relevant, int(total.max()))
     return average_precision_of(one_group, "average")

@@ -174,21 +174,13 @@ def ideal_of_sets(sets: LabelSetRelevance, k: int = 100) -> FloatArray:
     return gains[sets.asked]
 
 
-def ndcg_of_rows(
-    rows: Rows, query_labels: ArrayLike, database_labels: ArrayLike, relevance: GradedRelevance, ideal: FloatArray
-) -> FloatArray:
+def ndcg_of_rows(rows: Rows, sets: LabelSetRelevance, ideal: FloatArray) -> FloatArray:
     """NDCG (Q,) of the first ranks of each query; NaN where nothing is relevant.
 
     Args:
-        rows: (Q, k) database rows, nearest first. query_labels, database_labels: multi-hot.
-        relevance: of database items to queries. ideal: (Q, k) from `ideal_gains`.
+        rows: (Q, k) database rows, nearest first. sets: relevance of database items to queries.
+        ideal: (Q, k) from `ideal_of_sets`.
     """
-    (sets,) = LabelSetRelevance.of([relevance], query_labels, database_labels)
-    return ndcg_of_sets(rows, sets, ideal)
-
-
-def ndcg_of_sets(rows: Rows, sets: LabelSetRelevance, ideal: FloatArray) -> FloatArray:
-    """`ndcg_of_rows` by the relevance of the label sets."""
     ranked: FloatArray = np.empty(rows.shape)
     for start in range(0, len(rows), BLOCK):
         block = slice(start, start + BLOCK)
@@ -200,13 +192,13 @@ def ndcg_of_sets(rows: Rows, sets: LabelSetRelevance, ideal: FloatArray) -> Floa
     return values
 
 
-def pool_resolution(ranking: Ranking, references: Sequence[GradedRelevance], anchor: Rows) -> FloatArray:
+def pool_resolution(ranking: Ranking, references: Sequence[LabelSetRelevance], anchor: Rows) -> FloatArray:
     """Tau-b, collision and inversion rate of each query on its candidate pool (resolution protocol).
 
     The pool is the union of the first 100 ranks of this ranking and of the anchor run.
 
     Args:
-        ranking: of Q queries. references: R graded relevances. anchor: (Q, 100) rows of the anchor run.
+        ranking: of Q queries. references: R relevances of the same label sets. anchor: (Q, 100) rows of the anchor run.
 
     Returns:
         (R, 3, Q).
@@ -214,13 +206,6 @@ def pool_resolution(ranking: Ranking, references: Sequence[GradedRelevance], anc
     Raises:
         DataError: the anchor has another number of queries.
     """
-    return pools_of_sets(
-        ranking, LabelSetRelevance.of(references, ranking.query_labels, ranking.database_labels), anchor
-    )
-
-
-def pools_of_sets(ranking: Ranking, references: Sequence[LabelSetRelevance], anchor: Rows) -> FloatArray:
-    """`pool_resolution` by the relevances of the label sets."""
     own = ranking.first.rows
     if len(anchor) != len(own):
         raise DataError(

@@ -1,7 +1,4 @@
-"""Atomic, versioned files: JSON for human-readable content, safetensors with a checksum for arrays.
-
-Every file is written to a temporary name and renamed, so a crash never leaves half a file.
-"""
+"""Versioned files: JSON for human-readable content, safetensors with a checksum for arrays; and fingerprints."""
 
 from __future__ import annotations
 
@@ -12,12 +9,7 @@ import json
 import math
 import os
 import re
-import shutil
-import stat
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar, overload
 
@@ -28,7 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from multibit.errors import DataError, FormatError, MultibitError, first_line
+from multibit.errors import FormatError, MultibitError, first_line
+from multibit.paths import replacing, require_regular
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -40,171 +33,8 @@ _DTYPES = {
 }  # fmt: skip
 """safetensors dtype -> numpy dtype."""
 
-_KINDS_OF_FILES = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 
-_ELSEWHERE = "Choose another path."
 _AGAIN = "Write it again or restore a copy."
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name next to `path`; on success it is renamed to `path`, on any failure it is removed.
-
-    A reader sees the old file or the new one, never a mixture. Works for files and for folders (a folder cannot replace
-    an existing one, see `multibit.folders.renewing`). If `path` is a symbolic link, the link is replaced, and the file
-    that it leads to is unchanged.
-
-    Raises:
-        OSError: cannot be written; names `path`, not the temporary file.
-
-    Example:
-        >>> import tempfile
-        >>> target = Path(tempfile.mkdtemp()) / "note.txt"
-        >>> with replacing(target) as temporary:
-        ...     _ = temporary.write_text("whole")
-        >>> target.read_text()
-        'whole'
-    """
-    with putting(path, _rename) as temporary:
-        yield temporary
-
-
-@contextlib.contextmanager
-def putting(path: Path, put: Callable[[Path, Path], None]) -> Iterator[Path]:
-    """As `replacing`, with another last step.
-
-    Args:
-        path: of the file or folder. put: moves what was written to `path`; called when it is on the disk.
-    """
-    prefix = f".{path.name}."
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix="~", dir=path.parent)) / path.name
-        try:
-            yield temporary
-            flush(*(file for file in [temporary, *temporary.rglob("*")] if file.is_file()))
-            put(temporary, path)
-            flush(path.parent)
-        finally:
-            shutil.rmtree(temporary.parent, ignore_errors=True)
-    except OSError as error:
-        if prefix not in str(error.filename):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def remove_left_over(folder: Path, pattern: str = "*") -> None:
-    """Remove what interrupted writers left in a folder under temporary names; the caller is its only writer.
-
-    Args:
-        folder: need not exist. pattern: glob pattern of the names of what they wrote.
-    """
-    for left_over in folder.glob(f".{pattern}.{8 * '?'}~/"):
-        shutil.rmtree(left_over, ignore_errors=True)
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    if temporary.is_dir() and path.is_symlink():
-        path.unlink()  # a folder cannot be renamed to a link
-    temporary.replace(path)
-
-
-def require_writable(path: Path, *, folder: bool = False, unlike: Iterable[Path | None] = ()) -> None:
-    """Refuse a path that cannot be written, before the work starts; creates nothing.
-
-    Args:
-        path: will be written or replaced; it and its parents need not exist. folder: whether it is a folder.
-        unlike: inputs and other outputs of the work (None where not given): `path` must be none of these.
-
-    Raises:
-        DataError: a file is where a folder is needed, or the reverse; no permission; `path` is one of `unlike`, or is
-            below a broken symbolic link.
-    """
-    for other in unlike:
-        if other is not None and os.path.realpath(other) == os.path.realpath(path):
-            raise DataError("is also an input, which would be replaced.", file=path, hint=_ELSEWHERE)
-    for each in (path, *path.parents):
-        if each.is_symlink() and not each.exists():
-            raise DataError("is a broken symbolic link.", file=each, hint="Remove it or choose another path.")
-    if path.exists() and path.is_dir() != folder:
-        found, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
-        raise DataError(f"is a {found}, but a {wanted} has to be written there.", file=path, hint=_ELSEWHERE)
-    if not folder and path.exists():
-        require_regular(path)  # a device or a named pipe would be replaced by a file
-    place = path if folder else path.parent
-    while not place.exists():
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except NotADirectoryError:
-        raise DataError(f"is a file, so {path} cannot be written below it.", file=place, hint=_ELSEWHERE) from None
-    except OSError as error:
-        raise DataError(
-            f"cannot be written in {place.resolve()} ({error.strerror}).", file=path, hint=_ELSEWHERE
-        ) from None
-
-
-def portable_path(path: Path, folder: Path) -> str:
-    """A path as a file that may be published keeps it: relative to the folder of the file, so that both can be moved.
-
-    Only the name is kept where the relative path would show the home folder of the user.
-
-    Args:
-        path: to keep. folder: of the file that keeps it; need not exist.
-
-    Example:
-        >>> portable_path(Path("data/images/1.jpg"), Path("data/run/index"))
-        '../../images/1.jpg'
-    """
-    there, here = Path(os.path.normpath(path.absolute())), Path(os.path.realpath(folder))
-    shared = Path(os.path.commonpath([there, here]))
-    for home in (Path.home(), Path.home().resolve()):
-        if there.is_relative_to(home) and not shared.is_relative_to(home):
-            return there.name
-    return os.path.relpath(there, here)
-
-
-def located(stored: str, folder: Path) -> Path:
-    """The absolute path that `portable_path` kept; the absolute paths of earlier versions are unchanged.
-
-    Args:
-        stored: path in a file. folder: of that file.
-    """
-    return Path(os.path.normpath(Path(os.path.realpath(folder)) / stored))
-
-
-def require_regular(path: Path) -> None:
-    """Refuse a path that is not a regular file, before it is opened: reading a named pipe could wait for ever.
-
-    Raises:
-        DataError: nothing is there; a folder, a named pipe, a socket or a device.
-    """
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise DataError("no such file.", file=path) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        raise DataError(f"cannot be read ({getattr(error, 'strerror', None) or error}).", file=path) from None
-    if not stat.S_ISREG(mode):
-        kind = next((kind for is_kind, kind in _KINDS_OF_FILES if is_kind(mode)), "another kind of file")
-        raise DataError(f"is {kind}, not a file.", file=path)
-
-
-def require_suffix(path: Path, *known: str) -> None:
-    """Refuse a path with another ending than the known ones, such as ".parquet".
-
-    Raises:
-        DataError: names its ending and the known ones.
-    """
-    if path.suffix not in known:
-        raise DataError(f"must end in {' or '.join(known)}, got {path.suffix!r}.", file=path)
 
 
 def require_file(path: Path, kind: str) -> None:
@@ -217,27 +47,6 @@ def require_file(path: Path, kind: str) -> None:
         raise FormatError(f"is a folder; expected a multibit {kind} file.", file=path)
     if not path.is_file():
         raise FormatError(f"no such file; expected a multibit {kind}.", file=path)
-
-
-def flush(*paths: Path) -> None:
-    """Flush files or folders to disk, so that their content is stored before what comes next.
-
-    Several are flushed at the same time: a file system stores them together, in about the time of one.
-    """
-    if len(paths) < 2:
-        for path in paths:
-            _flush(path)
-        return
-    with ThreadPoolExecutor(min(len(paths), 8)) as threads:
-        list(threads.map(_flush, paths))
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def json_text(content: Mapping[str, Any], *, kind: str, version: int) -> str:
@@ -508,51 +317,3 @@ def fingerprint(*parts: Any) -> str:
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")  # so that (1, 23) and (12, 3) differ
     return digest.hexdigest()[:16]
-
-
-def npz_keys(path: Path) -> list[str]:
-    """Names of the arrays of an `.npz` file, none of which is read.
-
-    Raises:
-        DataError: missing, corrupt or truncated, or another kind of file.
-    """
-    require_regular(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return list(file.files)
-    except Exception as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    foreign = isinstance(error, ValueError) and not zipfile.is_zipfile(path)  # numpy's message is about pickles
-    reason = "not a zip archive" if foreign else error
-    return DataError(f"corrupt or truncated .npz file, or not one ({reason}).", file=path)
-
-
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an `.npz` file.
-
-    Raises:
-        DataError: missing, corrupt or truncated, or another kind of file; or an array of Python objects, which is never
-            unpickled, or one that the memory cannot hold; with its key.
-    """
-    require_regular(path)
-    key = ""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {}
-            for key in file.files:
-                arrays[key] = file[key]
-            return arrays
-    except MemoryError:
-        raise DataError("is declared larger than the memory.", file=path, field=key) from None
-    except Exception as error:  # numpy passes on the errors of zip, zlib and its own parser
-        if key and "allow_pickle" in str(error):
-            raise DataError(
-                "an array of Python objects, which is not read.",
-                file=path,
-                field=key,
-                hint=f"Save it as texts or numbers, e.g. {key}=np.array(list_of_names, str).",
-            ) from None
-        raise _unreadable(path, error) from None

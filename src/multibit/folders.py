@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from multibit.errors import BusyError, DataError
-from multibit.files import putting, remove_left_over
+from multibit.paths import putting, remove_left_over
 
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by this kernel, or by this file system
 

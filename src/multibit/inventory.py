@@ -18,7 +18,8 @@ from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import READ, read_manifest
 from multibit.errors import ConfigError, DataError, FormatError
-from multibit.files import npz_keys, read_arrays, read_npz
+from multibit.files import read_arrays
+from multibit.npz import npz_keys, read_npz
 
 if TYPE_CHECKING:
     from multibit.data.sources.mat_files import MatFiles

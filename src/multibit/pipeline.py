@@ -24,8 +24,9 @@ from multibit.data.huggingface import write_huggingface
 from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
 from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import located_recipe
-from multibit.files import fingerprint, portable_path, replacing, require_suffix
+from multibit.files import fingerprint
 from multibit.hashing.encode import encode_store
+from multibit.paths import portable_path, replacing, require_suffix
 from multibit.portable.model import PortableRun, is_portable
 from multibit.progress import tracked
 from multibit.records import RECORD, RunRecord, is_run, require_finished

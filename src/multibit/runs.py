@@ -18,12 +18,13 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import FeatureStore, Recipe
-from multibit.files import located, portable_path, replacing, typed
+from multibit.files import typed
 from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
 from multibit.hashing.methods import find_method, method_of
 from multibit.hashing.train import Training, configure, state_files, train
 from multibit.machine import versions_here
+from multibit.paths import located, portable_path, replacing
 from multibit.portable.publish import write_published
 from multibit.records import (
     MODIFIED,

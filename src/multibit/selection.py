@@ -16,7 +16,7 @@ from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import DataError, FormatError
 from multibit.features import FeatureStore
-from multibit.files import portable_path, read_json, write_json
+from multibit.files import read_json, write_json
 from multibit.folders import only_writer
 from multibit.hashing.select import (
     MARGIN,
@@ -30,6 +30,7 @@ from multibit.hashing.select import (
     stages_of,
 )
 from multibit.machine import versions_here
+from multibit.paths import portable_path
 from multibit.records import DatasetRecord
 
 RECORD, KIND, VERSION = "selection.json", "selection", 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from multibit.cells import no_formula, write_csv
 from multibit.errors import printable
-from multibit.files import replacing
+from multibit.paths import replacing
 
 if TYPE_CHECKING:
     import rich.console

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multibit.errors import ConfigError, DataError
-from multibit.files import require_regular
+from multibit.paths import require_regular
 
 _UNSEEN = frozenset(("Cc", "Cf", "Zl", "Zp", "Zs"))
 SAVE_AS_UTF8 = "Save it as UTF-8."

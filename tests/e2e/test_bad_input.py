@@ -331,7 +331,7 @@ def test_a_full_disk_leaves_no_file_behind(arguments, here, monkeypatch):
         raise OSError(28, "No space left on device", str(path))
 
     before = {path for path in Path().rglob("*") if path.is_file()}
-    monkeypatch.setattr("multibit.files._flush", full)
+    monkeypatch.setattr("multibit.paths._flush", full)
     assert_names(refused(*arguments.split()), "No space left on device")
     assert {path for path in Path().rglob("*") if path.is_file()} == before
 

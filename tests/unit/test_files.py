@@ -19,16 +19,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from multibit.errors import DataError, FormatError
-from multibit.files import (
-    fingerprint,
-    read_arrays,
-    read_json,
-    read_npz,
-    replacing,
-    require_writable,
-    write_arrays,
-    write_json,
-)
+from multibit.files import fingerprint, read_arrays, read_json, write_arrays, write_json
+from multibit.npz import read_npz
+from multibit.paths import replacing, require_writable
 
 ARRAYS = {
     "words": np.arange(6, dtype=np.uint64).reshape(2, 3),

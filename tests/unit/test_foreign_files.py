@@ -29,7 +29,8 @@ from multibit.data.split import Split
 from multibit.data.split_files import read_groups, read_roles
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.features.recipe import Recipe
-from multibit.files import read_npz, replacing
+from multibit.npz import read_npz
+from multibit.paths import replacing
 
 
 def noted(kind, source, **options):

@@ -282,7 +282,7 @@ def test_a_failed_save_keeps_the_old_file(failing, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr({"write": "multibit.files._flush", "rename": "pathlib.Path.replace"}[failing], fail)
+    monkeypatch.setattr({"write": "multibit.paths._flush", "rename": "pathlib.Path.replace"}[failing], fail)
     with pytest.raises(OSError) as caught:
         build(seed=2).save(path)
     assert caught.value.errno == 28

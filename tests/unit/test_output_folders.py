@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from multibit.errors import BusyError, DataError
-from multibit.files import replacing, require_writable
 from multibit.folders import only_writer, only_writer_of, renewing, require_inside, subfolder
+from multibit.paths import replacing, require_writable
 
 
 def tree(folder):

@@ -15,7 +15,7 @@ from multibit import FeatureStore, HashModel, Index, PairedDataset, Run, Split
 from multibit.errors import DataError, MismatchError
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe, Recipe
-from multibit.files import portable_path
+from multibit.paths import portable_path
 from multibit.pipeline import (
     build_indices,
     index_path,

@@ -66,8 +66,8 @@ def demo(
     4,769 real pictures with texts and labels; about three minutes on two cores.
     """
     from multibit.demo import run_demo
-    from multibit.files import require_writable
     from multibit.hashing.code_model import check_device
+    from multibit.paths import require_writable
 
     check_device(device.value)
     require_writable(out, folder=True)
@@ -115,8 +115,8 @@ def import_(
     """
     from multibit.data.export import require_dataset_target, write_arrays_npz, write_dataset
     from multibit.data.sources import UNPACKED, read
-    from multibit.files import remove_left_over, require_writable
     from multibit.folders import only_writer_of
+    from multibit.paths import remove_left_over, require_writable
 
     require_dataset_target(out, features=kind is Kind["mat-features"], spreadsheet_safe=spreadsheet_safe)
     require_writable(out, folder=not out.suffix, unlike=(source, label_names))
@@ -201,9 +201,9 @@ def label(
     from multibit.evaluation.protocol import common_labels_floor
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.zero_shot import label_zero_shot
-    from multibit.files import require_writable
     from multibit.folders import only_writer_of
     from multibit.inventory import open_data
+    from multibit.paths import require_writable
 
     if vocabulary is not None:
         refuse_unused(ctx, "with --vocabulary, which names the labels", "min_share", "max_share", "count")
@@ -263,8 +263,8 @@ def check(
     from multibit.data.checking import check_dataset
     from multibit.data.split_files import choose_roles
     from multibit.features.faults import feature_faults
-    from multibit.files import require_writable
     from multibit.inventory import open_data
+    from multibit.paths import require_writable
     from multibit.pipeline import require_split_of
     from multibit.report.page import write_check_page
 
@@ -348,8 +348,8 @@ def features(
     from multibit.data.objects import is_url
     from multibit.features.extract import begun_with, extract_features, replace_labels
     from multibit.features.load import load_image_encoder, load_text_encoder
-    from multibit.files import require_writable
     from multibit.hashing.code_model import check_device
+    from multibit.paths import require_writable
 
     check_device(device.value)
     refuse_memory(data=data, out=out)
@@ -445,7 +445,7 @@ def _features_of_url(
     from multibit.data.objects import is_url, joined, sizes_of
     from multibit.data.parts import Parts
     from multibit.features.parts import PLAN, extract_parts, join_parts
-    from multibit.files import require_writable
+    from multibit.paths import require_writable
 
     folder = Path(out)
     if not is_url(out):

@@ -75,8 +75,8 @@ def index(
         )  # fmt: skip
         _load(run, features, items, to)
         return
-    from multibit.files import require_writable
     from multibit.folders import require_inside
+    from multibit.paths import require_writable
     from multibit.pipeline import INDEX, build_indices, index_names, index_path, open_run, update_indices
     from multibit.search.shards import reshard as write_shards
     from multibit.search.shards import set_folder
@@ -243,7 +243,7 @@ def duplicates(
     others. Writes group, id, distance to the first item of the group and metadata, and an HTML page of the largest
     groups with their images and texts next to it.
     """
-    from multibit.files import require_writable
+    from multibit.paths import require_writable
     from multibit.pipeline import duplicates_of_run, is_model, open_features, open_run
     from multibit.report.duplicates import duplicates_table, write_duplicates_page
     from multibit.search import Index

@@ -73,8 +73,8 @@ def train(
     """
     from multibit.evaluation.protocol import common_labels_floor
     from multibit.features.leaks import crossing_duplicates
-    from multibit.files import require_writable
     from multibit.machine import processors
+    from multibit.paths import require_writable
     from multibit.portable.export import make_portable
     from multibit.runs import Run, describe_code, finished_before
 
@@ -142,8 +142,8 @@ def select(
     """
     from multibit.codes.items import length_near
     from multibit.config import GRID_ALPHA, GRID_ETA
-    from multibit.files import require_writable
     from multibit.hashing.select import require_selectable
+    from multibit.paths import require_writable
     from multibit.report.page import missing_for_figures
     from multibit.report.selection import surface_table, write_selection
     from multibit.selection import RECORD, select_in
@@ -226,8 +226,8 @@ def encode(
     files, one per shard or block of items; the same command resumes what was stopped, `index --codes` indexes them.
     """
     from multibit.data.objects import is_url
-    from multibit.files import require_writable
     from multibit.folders import only_writer_of
+    from multibit.paths import require_writable
     from multibit.pipeline import open_features, open_run, write_codes
 
     refuse_memory(features=features, out=out)

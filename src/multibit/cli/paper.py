@@ -93,7 +93,6 @@ def reproduce(
     the paper. If interrupted, run the same command again: trained runs are kept.
     """
     from multibit.config import Config
-    from multibit.files import require_writable
     from multibit.folders import only_writer
     from multibit.hashing.code_model import check_device
     from multibit.machine import processors
@@ -109,6 +108,7 @@ def reproduce(
         require_plan,
     )
     from multibit.paper.reproduction import Reproduction
+    from multibit.paths import require_writable
 
     if list_:
         show(entries_table())

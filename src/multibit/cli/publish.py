@@ -39,7 +39,7 @@ def export(
 
     A portable model searches without torch: encoders and hash networks in ONNX, the tokenizer and a model card.
     """
-    from multibit.files import require_writable
+    from multibit.paths import require_writable
 
     is_run = (source / "run.json").exists()
     _refuse_unfit(ctx, source, to, is_run)
@@ -85,8 +85,8 @@ def _refuse_unfit(ctx: typer.Context, source: Path, to: Target | None, is_run: b
 
 
 def _export_index(ctx: typer.Context, source: Path, out: Path, bits: int | None) -> None:
-    from multibit.files import require_writable
     from multibit.folders import only_writer_of
+    from multibit.paths import require_writable
     from multibit.search import Index
     from multibit.search.exchange import export_codes, export_index
 

@@ -135,7 +135,7 @@ class _Asked(NamedTuple):
 
 def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
     """Print the hits of one query."""
-    from multibit.files import require_writable
+    from multibit.paths import require_writable
     from multibit.report.hits import hits_table
     from multibit.search.names import located_hits
     from multibit.texts import is_blank
@@ -232,7 +232,7 @@ def _search_index(
 
 def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
     """Write the hits of all queries of a file."""
-    from multibit.files import require_writable
+    from multibit.paths import require_writable
     from multibit.pipeline import open_index, open_run
     from multibit.queries import read_queries
     from multibit.search.batches import QueryFile, require_free_names, write_hits

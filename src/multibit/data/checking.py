@@ -23,7 +23,8 @@ from multibit.codes.distance import within
 from multibit.data.dataset import PairedDataset
 from multibit.data.images import open_image
 from multibit.errors import DataError
-from multibit.files import checksum_file, replacing
+from multibit.files import checksum_file
+from multibit.paths import replacing
 from multibit.progress import track
 from multibit.relation.graph import related_labels
 from multibit.table import Cell, Number, Table

@@ -15,7 +15,8 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import SUFFIXES, write_manifest
 from multibit.data.values import id_of, texts_of
 from multibit.errors import ConfigError, DataError
-from multibit.files import located, portable_path, read_npz, replacing
+from multibit.npz import read_npz
+from multibit.paths import located, portable_path, replacing
 
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 

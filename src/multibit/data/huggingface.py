@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError, MissingExtraError
-from multibit.files import fingerprint, replacing
+from multibit.files import fingerprint
+from multibit.paths import replacing
 from multibit.progress import tracked
 
 Packed = NDArray[np.uint8]

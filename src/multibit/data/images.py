@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from multibit.errors import DataError
-from multibit.files import require_regular
+from multibit.paths import require_regular
 
 DEEP = 1 << 16
 """Values of an image of 16 bits are below this."""

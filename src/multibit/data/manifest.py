@@ -22,7 +22,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note
 from multibit.data.values import describe, id_of, labels_of, path_of, texts_of, with_slashes
 from multibit.errors import ConfigError, DataError, require_known
-from multibit.files import replacing, require_regular
+from multibit.paths import replacing, require_regular
 from multibit.texts import SAVE_AS_UTF8, encoding_of, parse_json
 
 FIELDS = ("id", "image", "text", "texts", "labels")

@@ -16,7 +16,8 @@ from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import MIN_ITEMS, Split
 from multibit.data.values import id_of, same_name, with_slashes
 from multibit.errors import ConfigError, DataError
-from multibit.files import read_npz, require_regular
+from multibit.npz import read_npz
+from multibit.paths import require_regular
 from multibit.texts import SAVE_AS_UTF8
 
 ROLE_NAMES = {

@@ -18,7 +18,8 @@ from multibit.errors import DataError, FormatError
 from multibit.evaluation.metric import MAP, Metric
 from multibit.evaluation.metrics import PrecisionRecall
 from multibit.evaluation.protocol import Evaluation
-from multibit.files import building, checksum_file, read_json, replacing, require_writable, write_json
+from multibit.files import building, checksum_file, read_json, write_json
+from multibit.paths import replacing, require_writable
 
 KIND, VERSION = "evaluation", 1
 COLUMNS = ("evaluation", "protocol", "metric", "direction", "bits")

@@ -22,7 +22,8 @@ from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import ABOUT, KIND, STEP, TOKENIZER, VERSION, About, PortableWords, cached_folder
 from multibit.features.portable_words import portable_words
 from multibit.features.sessions import NETWORK, checksum_of
-from multibit.files import replacing, write_json
+from multibit.files import write_json
+from multibit.paths import replacing
 from multibit.progress import notice
 
 OPSET = 20

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multibit.errors import DataError
-from multibit.files import checksum_file, require_regular
+from multibit.files import checksum_file
+from multibit.paths import require_regular
 
 
 class Original(NamedTuple):

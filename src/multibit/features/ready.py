@@ -15,7 +15,7 @@ from multibit.errors import DataError
 from multibit.features.recipe import Recipe
 from multibit.features.store import FeatureStore, read_names
 from multibit.features.tokens import Tokens, named_tokens
-from multibit.files import read_npz
+from multibit.npz import read_npz
 
 ARRAYS = ("image", "text", "ids", *(f"{modality}_token{end}" for modality in MODALITIES for end in ("s", "_counts")))
 """Names of the files of a folder, without their ending."""

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.errors import FormatError, MissingExtraError, first_line
-from multibit.files import checksum_file, fingerprint, replacing
+from multibit.files import checksum_file, fingerprint
+from multibit.paths import replacing
 
 NETWORK, WEIGHTS = "network.onnx", "network.onnx.data"
 SMALL = 1024  # bytes of a constant that stays in the network file

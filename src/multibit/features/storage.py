@@ -30,7 +30,8 @@ from multibit.features.originals import Original, absolute
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard, shard_path
 from multibit.features.tokens import TokenShapes
-from multibit.files import checksum_file, read_json, replacing, typed, write_json
+from multibit.files import checksum_file, read_json, typed, write_json
+from multibit.paths import replacing
 
 KIND, VERSION = "feature store", 2
 _AGAIN = "It may have been modified. Extract the features again or restore a copy."

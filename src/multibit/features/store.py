@@ -22,7 +22,9 @@ from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard, ShardedRows, shard_path
 from multibit.features.storage import read_facts, read_header, read_items, require_whole, rows_in, write_header
 from multibit.features.tokens import Tokens, TokenShapes, named_tokens
-from multibit.files import fingerprint, read_npz, replacing
+from multibit.files import fingerprint
+from multibit.npz import read_npz
+from multibit.paths import replacing
 
 SHARD = 512
 """Items per shard: the most that a killed extraction loses."""

@@ -17,10 +17,11 @@ from multibit.codes.items import MODALITIES
 from multibit.config import EpochSettings
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features.pairs import Pairs
-from multibit.files import fingerprint, replacing
+from multibit.files import fingerprint
 from multibit.hashing.averaging import Weights, follow, kept_weights, replaced
 from multibit.hashing.code_model import CodeModel, token_batch
 from multibit.hashing.learner import Batch, Descent, Learner
+from multibit.paths import replacing
 from multibit.progress import track
 
 Score = Callable[[CodeModel], float]

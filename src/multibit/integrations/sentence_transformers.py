@@ -20,8 +20,8 @@ from multibit.features.joint import JointImages, JointTexts
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.packaged import AllMiniLM
 from multibit.features.recipe import EncoderRecipe
-from multibit.files import replacing
 from multibit.hashing.layers import Columns, UnitRows
+from multibit.paths import replacing
 from multibit.pipeline import located_encoder
 from multibit.runs import Run
 

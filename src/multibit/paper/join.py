@@ -15,7 +15,7 @@ import numpy as np
 from multibit import __version__
 from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError, DataError, FormatError, shown
-from multibit.files import read_json, replacing
+from multibit.files import read_json
 from multibit.folders import subfolder
 from multibit.paper.accuracy_cells import P_VALUE
 from multibit.paper.cells import FLOAT, Cells
@@ -34,6 +34,7 @@ from multibit.paper.reproduce import (
     save_figure,
 )
 from multibit.paper.tables import TABLES
+from multibit.paths import replacing
 from multibit.report.page import missing_for_figures
 from multibit.table import Cell, Mark, Number, Table, mark_columns, write_table
 

@@ -16,12 +16,14 @@ from multibit.codes.items import MIDDLE
 from multibit.config import MAX_BITS, Config
 from multibit.errors import ConfigError, DataError, MissingExtraError, printable, require_known
 from multibit.features.store import FeatureStore
-from multibit.files import Arrays, fingerprint, portable_path, read_json, read_npz, replacing, typed, write_json
+from multibit.files import Arrays, fingerprint, read_json, typed, write_json
 from multibit.folders import subfolder
 from multibit.hashing.methods import METHODS
+from multibit.npz import read_npz
 from multibit.paper.figures import FIGURES, PaperFigure
 from multibit.paper.reproduction import Reproduction, Subject
 from multibit.paper.tables import TABLES, Outcome, reproduce
+from multibit.paths import portable_path, replacing
 from multibit.progress import tracked
 from multibit.report.page import DPI, missing_for_figures
 from multibit.table import Table, counted, print_table, write_table

@@ -23,12 +23,13 @@ from multibit.evaluation.relevance import GradedRelevance
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.store import FeatureStore
-from multibit.files import checksum_file, fingerprint, read_json, remove_left_over, write_json
+from multibit.files import checksum_file, fingerprint, read_json, write_json
 from multibit.folders import subfolder
 from multibit.hashing.encode import encode_store
 from multibit.hashing.methods import find_method
 from multibit.measurement import PROTOCOLS, label_name_relevance
 from multibit.paper.cells import Design
+from multibit.paths import remove_left_over
 from multibit.records import RUN_FILES
 from multibit.relation import LabelGraph, RelationTeacher
 from multibit.runs import Run, remove_states

@@ -18,9 +18,10 @@ from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import checksum_of
-from multibit.files import replacing, write_json
+from multibit.files import write_json
 from multibit.hashing.heads import can_export, export_head
 from multibit.machine import versions_here
+from multibit.paths import replacing
 from multibit.portable.card import model_card
 from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, TEACHER, VERSION, Config, PortableModel
 from multibit.portable.quantize import SUFFIX, quantize_texts

@@ -26,7 +26,8 @@ from multibit.features.base import Prompted
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder, read_about
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import Network
-from multibit.files import building, located, read_json, typed
+from multibit.files import building, read_json, typed
+from multibit.paths import located
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multibit.files import replacing
+from multibit.paths import replacing
 from multibit.progress import track
 from multibit.report.examples import thumbnail
 from multibit.report.page import render_page

@@ -18,10 +18,10 @@ from multibit.evaluation.metrics import PrecisionRecall
 from multibit.evaluation.protocol import Evaluation, within_modality
 from multibit.evaluation.ranking import Key
 from multibit.features.store import FeatureStore
-from multibit.files import replacing
 from multibit.folders import renewing
 from multibit.hashing.methods import METHODS
 from multibit.measurement import MeasuredRun
+from multibit.paths import replacing
 from multibit.progress import track
 from multibit.runs import read_history
 from multibit.search.exchange import save_mat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from multibit.files import require_writable
+from multibit.paths import require_writable
 
 
 def require_folder(folder: Path, *, folders: Iterable[str] = (), files: Iterable[str] = ()) -> None:

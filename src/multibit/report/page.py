@@ -17,8 +17,9 @@ from multibit.errors import FormatError, MissingExtraError, shown
 from multibit.evaluation import storage
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
-from multibit.files import read_json, replacing
+from multibit.files import read_json
 from multibit.folders import renewing
+from multibit.paths import replacing
 from multibit.records import is_run
 from multibit.report.examples import Example, thumbnail, unreadable
 from multibit.report.glossary import TERMS, term_of, term_of_row

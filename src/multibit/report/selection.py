@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from multibit.files import replacing
 from multibit.hashing.select import Choice, Setting
+from multibit.paths import replacing
 from multibit.report.figures import draw_panels, draw_surface
 from multibit.report.page import DPI, missing_for_figures
 from multibit.table import Cell, Number, Table, percent

@@ -12,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from multibit.data.images import open_image
 from multibit.errors import DataError
-from multibit.files import replacing
+from multibit.paths import replacing
 from multibit.report.fonts import TextPen
 from multibit.search import Hit
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from multibit.arrays import Rows
 from multibit.codes import Codes, Modality
 from multibit.errors import DataError
-from multibit.files import replacing, require_regular, require_suffix
+from multibit.paths import replacing, require_regular, require_suffix
 from multibit.progress import track
 
 if TYPE_CHECKING:

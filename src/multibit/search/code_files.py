@@ -18,7 +18,8 @@ from multibit.codes.items import DIRECTION_NAMES, Direction
 from multibit.data.sources.mat_files import MatFiles
 from multibit.errors import DataError, MismatchError
 from multibit.evaluation.ranking import Key
-from multibit.files import read_npz, require_suffix
+from multibit.npz import read_npz
+from multibit.paths import require_suffix
 from multibit.table import counted
 
 MAT_KEYS = ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l")

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from multibit.codes.duplicates import NearDuplicates, near_duplicates_among
 from multibit.errors import DataError
-from multibit.files import replacing, require_suffix
+from multibit.paths import replacing, require_suffix
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
 from multibit.search.metadata import Metadata

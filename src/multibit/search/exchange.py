@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from multibit.codes import CodedItems, Codes
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, MissingExtraError, first_line
-from multibit.files import building, replacing, require_suffix, typed
+from multibit.files import building, typed
+from multibit.paths import replacing, require_suffix
 from multibit.search.batches import CODE, FACTS, ID, unpacked
 from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn, whole_array

@@ -8,7 +8,7 @@ from typing import Any
 
 from multibit.data import PairedDataset
 from multibit.data.dataset import Item
-from multibit.files import located
+from multibit.paths import located
 from multibit.search.index import Index
 
 FIELDS = {"image": "string", "text": "string", "labels": "list"}

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import msgspec
 
-from multibit.files import flush, read_json, remove_left_over, typed, write_json
+from multibit.files import read_json, typed, write_json
+from multibit.paths import flush, remove_left_over
 
 JOURNAL, KIND, VERSION = "changes.json", "index changes", 1
 MANIFEST = "manifest.json"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from multibit.codes.items import Modality
 from multibit.codes.layout import Layout
-from multibit.files import located
+from multibit.paths import located
 
 if TYPE_CHECKING:
     from multibit.search.hits import Hit

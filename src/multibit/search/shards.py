@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from multibit.arrays import IntArray
 from multibit.errors import ConfigError, DataError, MismatchError
-from multibit.files import located, portable_path, read_json, write_json
+from multibit.files import read_json, write_json
 from multibit.folders import only_writer, renewing
+from multibit.paths import located, portable_path
 from multibit.progress import track
 from multibit.search.building import create_index
 from multibit.search.columns import Id, IdColumn

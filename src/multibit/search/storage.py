@@ -28,19 +28,9 @@ import xxhash
 from multibit.codes import Codes
 from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError, FormatError
-from multibit.files import (
-    building,
-    flush,
-    json_text,
-    put_arrays,
-    read_arrays,
-    read_json,
-    remove_left_over,
-    require_file,
-    require_writable,
-    typed,
-)
+from multibit.files import building, json_text, put_arrays, read_arrays, read_json, require_file, typed
 from multibit.folders import only_writer, renewing
+from multibit.paths import flush, remove_left_over, require_writable
 from multibit.progress import notice
 from multibit.search import journal
 from multibit.search.columns import IdColumn, IdHeader, text_column

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
 from multibit.errors import BusyError, ConfigError, DataError
-from multibit.files import located, portable_path, replacing
 from multibit.hashing.encode import part_at
+from multibit.paths import located, portable_path, replacing
 from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.columns import other_kind

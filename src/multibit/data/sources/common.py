@@ -13,7 +13,8 @@ from typing import Any
 from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note, note_left_out
 from multibit.errors import DataError
-from multibit.files import fingerprint, replacing
+from multibit.files import fingerprint
+from multibit.paths import replacing
 from multibit.texts import decode_text, parse_json, read_bytes, read_text
 
 IMAGE_SUFFIXES = frozenset(

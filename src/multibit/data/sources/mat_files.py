@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from multibit.data.manifest import require_known_fields
 from multibit.data.notes import note
 from multibit.errors import DataError, MissingExtraError, first_line
-from multibit.files import require_regular
+from multibit.paths import require_regular
 
 Shapes = dict[str, tuple[int, ...]]
 _OBJECT = 17  # class of a variable of a v5 file: an object, such as a string array

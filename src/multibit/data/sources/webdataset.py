@@ -13,7 +13,7 @@ from multibit.data.notes import note, note_left_out
 from multibit.data.sources.common import IMAGE_SUFFIXES, NAME_ENCODING, ImageFolder, split_lines, unique_ids, walk
 from multibit.data.values import labels_of, same_name, texts_of
 from multibit.errors import DataError, first_line
-from multibit.files import require_regular
+from multibit.paths import require_regular
 from multibit.texts import decode_text, parse_json
 
 SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

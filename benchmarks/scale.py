@@ -2,25 +2,27 @@
 
 Builds an index of 128-bit codes with ids and metadata in a stream, opens it mapped, and measures: time and memory of
 the build, time to open it, one query alone and a batch at 16, 64 and 128 bits next to the time of only reading those
-bytes, a search in two stages, filters, time and memory of what goes through all items, and other engines on the same
-codes. All answers are compared with a slow reference. Then it extrapolates to a billion codes. Ratios are of processor
-time, which other processes hardly change. --folder keeps the index and uses it again; --codes clustered makes codes
-that have near neighbours; --stages only compares searches in two stages and in one, on several kinds of codes in
-memory; --smoke only checks that everything runs. Databases that --to names (`chdb:///folder`, `postgresql://...`) are
-compared, and faiss where it is installed: pip install "multibit[bench]"
+bytes, filters, and other engines on the same codes. All answers are compared with a slow reference. Then it
+extrapolates to a billion codes. Ratios are of processor time, which other processes hardly change. --folder keeps the
+index and uses it again; --codes clustered makes codes that have near neighbours; --smoke only checks that everything
+runs. Databases that --to names (`chdb:///folder`, `postgresql://...`) are compared, and faiss where it is installed:
+pip install "multibit[bench]"
+
+--verbs measures time and memory of what goes through the whole index instead, each in a process of its own; --stages
+compares searches in two stages and in one, on several kinds of codes in memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,9 +40,10 @@ from multibit import Codes, Index
 from multibit.codes import kernels
 from multibit.codes.distance import hamming_distances, nearest
 from multibit.codes.vectors import ones
-from multibit.search.building import create_index
+from multibit.inventory import describe
+from multibit.search.building import copy_index, create_index
 from multibit.search.duplicates import find_duplicates
-from multibit.search.exchange import export_index
+from multibit.search.exchange import export_codes, export_index
 from multibit.search.remote import load as load_remote
 from multibit.search.remote.loading import IndexSource
 from multibit.search.segments import LARGEST
@@ -292,46 +295,56 @@ VERBS: dict[str, Callable[[Index, Path], object]] = {
     "a relaxed query": lambda index, folder: relaxed_query(index),
     "a page of items": lambda index, folder: index.page(len(index) // 2, 20),
     "counts of all fields": lambda index, folder: [index.values(name) for name in index.fields],
+    "multibit info": lambda index, folder: describe(index.path),
     "what a load into a database reads": lambda index, folder: IndexSource(index).fingerprint(),
     "export to Parquet": lambda index, folder: export_index(index, folder / "out.parquet"),
+    "export to .npy": lambda index, folder: export_codes(index, folder / "out.npy"),
+    "export to .faiss": lambda index, folder: export_codes(index, folder / "out.faiss"),
+    "a copy with one field, to publish": lambda index, folder: copy_index(index, folder / "out.mbx", ["labels"]),
     "reshard into 4": lambda index, folder: shutil.rmtree(reshard(index.path.parent, [index.path.stem], 4)),
     "near-duplicates, radius 2": lambda index, folder: find_duplicates(index, 2),
 }
 """Each is run in a process of its own, so that its memory can be told; they must not need that of all items."""
 
 
-def own_memory() -> int:
-    """Bytes of this process that are not pages of mapped files."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("RssAnon:")[1].split()[0])
-
-
 def run_verb(path: Path, name: str) -> None:
-    """Print seconds and the most memory that a verb takes beyond that of the opened index."""
-    index, done = Index.open(path), threading.Event()
+    """Open an index, print the memory of it, do something with it, print the seconds by the clock and of processors."""
+    index = Index.open(path)
     index.search(Codes.from_bytes(np.zeros((1, BITS // 8), np.uint8)), 1)  # loads what is loaded late
-    before = peak = own_memory()
-    start = time.perf_counter()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.01):
-            peak = max(peak, own_memory())
-
-    watching = threading.Thread(target=watch)
-    watching.start()
+    print(own_memory(os.getpid()), flush=True)
+    wall, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         VERBS[name](index, Path(folder))
-        done.set()
-        watching.join()
-    print(f"{name:>36}{time.perf_counter() - start:10.1f} s{(peak - before) / 1e9:10.2f} GB", flush=True)
+    print(f"{time.perf_counter() - wall:10.1f} s{time.process_time() - cpu:10.1f} s", flush=True)
+
+
+def own_memory(process: int) -> int:
+    """Bytes of a process that are not pages of mapped files; 0 after its end."""
+    found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    return 1024 * int(found[1]) if found else 0
+
+
+def print_verb(path: Path, name: str) -> None:
+    """Time of a verb, and the most memory that it takes beyond that of the opened index."""
+    words = [sys.executable, __file__, "--folder", str(path), "--verb", name]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        before = peak = int(process.stdout.readline() or 0)
+        while process.poll() is None:
+            peak = max(peak, own_memory(process.pid))
+            time.sleep(0.01)
+        seconds = process.stdout.read().rstrip()
+    if process.returncode:
+        raise SystemExit(f"{name}: failed with {process.returncode}")
+    print(f"{name:>36}{seconds}{(peak - before) / 1e9:10.2f} GB", flush=True)
 
 
 def print_verbs(path: Path) -> None:
     """Time and memory of what goes through the whole index."""
-    print("\nverbs over the whole index: by the clock, memory without mapped files", flush=True)
+    print("verbs over the whole index: by the clock, processor time, memory without mapped files", flush=True)
     for name in VERBS:
-        subprocess.run([sys.executable, __file__, "--folder", str(path), "--verb", name], check=True)
+        if find_spec("faiss") or ".faiss" not in name:
+            print_verb(path, name)
 
 
 # Other engines
@@ -395,14 +408,18 @@ def print_billion(times: dict[int, tuple[Measured, Measured, Measured]], items: 
         )
 
 
-def run(path: Path, kind: str, items: int, segment: int, urls: Sequence[str]) -> None:
-    """Build, if it is not there yet, and measure everything."""
+def prepare(path: Path, kind: str, items: int, segment: int) -> None:
+    """Build the index, if it is not there yet."""
     print(processor())
     packages = ("numba", "numpy", "pyarrow", *(["faiss-cpu"] if find_spec("faiss") else []))
     print(", ".join(f"{name} {version(name)}" for name in packages))
-    print(f"\n{items:,} {kind} codes of {BITS} bits, with text ids, a number and a list of labels each")
+    print(f"\n{items:,} {kind} codes of {BITS} bits, with text ids, a number and a list of labels each", flush=True)
     if not path.exists():
         report_build(path, kind, items, segment)
+
+
+def print_searches(path: Path, kind: str, urls: Sequence[str]) -> None:
+    """Measure searches of an index."""
     start = time.perf_counter()
     index = Index.open(path)
     opened = time.perf_counter() - start
@@ -415,12 +432,9 @@ def run(path: Path, kind: str, items: int, segment: int, urls: Sequence[str]) ->
         some = queries.take(np.arange(CHECKED))
         np.testing.assert_array_equal(index.search(some, K, bits).distances, reference(index, some, bits))
     times = print_search_times(index, queries)
-    print("\ntwo stages (short prefix over everything, full code on the rest) compared with one, one thread, one query")
-    print_two_stages([part.segment.codes for part in index._version.parts], queries.take(np.arange(4)))
     print_filters(index, queries.take([0]))
-    print_verbs(path)
     print_peers(index, queries, urls)
-    print_billion(times, items)
+    print_billion(times, len(index))
 
 
 def main() -> None:
@@ -434,6 +448,7 @@ def main() -> None:
     parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stages", action="store_true", help="only compare searches in two stages, on codes in memory")
     parser.add_argument("--real", type=Path, help="with --stages: an index whose codes are centres too")
+    parser.add_argument("--verbs", action="store_true", help="only measure what goes through the whole index")
     parser.add_argument("--verb", choices=VERBS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.verb:
@@ -448,7 +463,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         path = (options.folder or Path(temporary)) / f"{options.codes}-{items}.mbx"
-        run(path, options.codes, items, options.segment, options.to)
+        prepare(path, options.codes, items, options.segment)
+        if options.verbs:
+            print_verbs(path)
+        else:
+            print_searches(path, options.codes, options.to)
 
 
 if __name__ == "__main__":

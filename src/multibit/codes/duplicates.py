@@ -165,24 +165,28 @@ class _Source:
         return int(self._starts[-1])
 
     def take(self, rows: Rows) -> NDArray[np.uint16]:
-        """(W, n) words of n codes, without bits past the prefix."""
-        out = np.empty((-(-self.bits // WORD), len(rows)), np.uint16)
-        home = np.searchsorted(self._starts, rows, side="right") - 1
-        for number in np.unique(home).tolist():
-            here = home == number
-            out[:, here] = self._planes[number][:, rows[here] - self._starts[number]]
+        """(W, n) words of n codes, ascending, without bits past the prefix."""
+        cuts = np.searchsorted(rows, self._starts)
+        found = [planes[:, rows[first:last] - start] for planes, start, first, last
+                 in zip(self._planes, self._starts, cuts, cuts[1:], strict=False) if first < last]  # fmt: skip
+        empty = np.zeros((-(-self.bits // WORD), 0), np.uint16)
+        out = found[0] if len(found) == 1 else np.concatenate([empty, *found], axis=1)
         if self.bits % WORD:
             out[-1] &= last_mask(self.bits)
         return out
 
     def sets(self, among: NDArray[np.bool_], begin: int, end: int) -> Iterator[Rows]:
         """Some codes in sets of about `SET`, those of equal bits begin..end - 1 together; ascending in each set."""
+        largest = max(SET, len(self) // MOST_SETS)
+        if len(self) <= largest:
+            yield np.flatnonzero(among)
+            return
         end = min(end, begin + WORD)
         counts = np.zeros(1 << WORD, np.int64)
         for start, planes in zip(self._starts, self._planes, strict=False):
             some = among[start : start + planes.shape[1]]
             counts += np.bincount(_part(planes, begin, end)[some], minlength=len(counts))
-        sets = (np.cumsum(counts) - counts) // max(SET, int(counts.sum()) // MOST_SETS)  # of each value of the bits
+        sets = (np.cumsum(counts) - counts) // largest  # of each value of the bits
         for first, last in _runs(sets[counts > 0], np.flatnonzero(counts)):
             yield self._between(among, begin, end, first, last)
 
@@ -335,9 +339,10 @@ def _join(
     if not len(order):
         return
     ordered = np.ascontiguousarray(planes[:, order])
-    members, nodes = np.unique(items[order], return_inverse=True)
-    blocks = Blocks(ordered, np.ascontiguousarray(ordered.T), nodes, *_blocks(edges))
-    groups = _numbered(duplicate_kernels.roots_of(parents, members))
+    new = np.diff(items, prepend=-1) > 0  # several codes of an item are side by side
+    members = items[new]
+    blocks = Blocks(ordered, np.ascontiguousarray(ordered.T), (np.cumsum(new) - 1)[order], *_blocks(edges))
+    groups = _known_groups(parents, members)
     rows = blocks.ends - blocks.begins
     work = np.cumsum(rows * (blocks.stops - blocks.begins))
     shares = max(threads, int(-(-work[-1] // SHARE)))
@@ -351,13 +356,18 @@ def _join(
             changed = np.flatnonzero(each != groups)
             duplicate_kernels.unite_all(groups, changed, each[changed])
         yield int(rows[mine[0] : mine[-1]].sum())
-    duplicate_kernels.unite_all(parents, members, members[groups])
+    joined = np.flatnonzero(groups != np.arange(len(groups)))
+    duplicate_kernels.unite_all(parents, members[joined], members[groups[joined]])
 
 
-def _numbered(groups: Rows) -> Rows:
-    """The first place with the same group, for each of some."""
-    _, firsts, numbers = np.unique(groups, return_index=True, return_inverse=True)
-    return firsts[numbers]
+def _known_groups(parents: NDArray[Any], members: Rows) -> Rows:
+    """(U,) the first of some items, ascending, that is in the group of each."""
+    roots = duplicate_kernels.roots_of(parents, members)
+    groups: Rows = np.searchsorted(members, roots)  # a root is not after its members
+    absent = np.flatnonzero(members[groups] != roots)
+    _, firsts, numbers = np.unique(roots[absent], return_index=True, return_inverse=True)
+    groups[absent] = absent[firsts[numbers]]
+    return groups
 
 
 def _of_groups(parents: NDArray[Any], source: _Source, threads: int | None) -> tuple[Rows, Rows, NDArray[np.uint16]]:
@@ -366,10 +376,17 @@ def _of_groups(parents: NDArray[Any], source: _Source, threads: int | None) -> t
     rows = members[np.argsort(parents[members], kind="stable")]
     _, groups = np.unique(parents[rows], return_inverse=True)
     distances = np.zeros(len(rows), np.uint16)
-    views = np.arange(source.views)
     for start in range(0, len(rows), SET):
         some = rows[start : start + SET]
-        firsts, own = (source.take((items[:, None] * source.views + views).ravel()) for items in (parents[some], some))
+        firsts, own = (_codes_of(source, items) for items in (parents[some], some))
         out = distances[start : start + SET]
         run(duplicate_kernels.distances_between, len(some), threads, firsts, own, source.views, out)
     return rows, groups.astype(np.int64), distances
+
+
+def _codes_of(source: _Source, items: Rows) -> NDArray[np.uint16]:
+    """(W, n V) words of all codes of n items, in any order."""
+    different, places = np.unique(items, return_inverse=True)
+    views = np.arange(source.views)
+    words = source.take((different[:, None] * source.views + views).ravel())
+    return words[:, (places[:, None] * source.views + views).ravel()]

@@ -271,9 +271,8 @@ def _join_different(
 def _parts_are_faster(source: _Source, different: NDArray[np.bool_], parts: list[tuple[int, int]]) -> bool:
     """Whether comparing by parts needs less time than all pairs, from the buckets of a sample."""
     count = int(np.count_nonzero(different))
-    sample = np.arange(count)
-    if count > SAMPLE:
-        sample = np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))
+    several = count > SAMPLE
+    sample = np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False)) if several else np.arange(count)
     planes = source.take(_places(different, sample))
     pairs = 0.0
     for part in parts:

@@ -221,3 +221,14 @@ def test_an_index_is_described_loaded_and_resharded(index, folder, whole):
         assert max(map(len, blocks), default=0) <= 4 < BLOCK
     assert len(IndexSource(index).fingerprint()) > 8
     reshard(folder.parent, ["image"], 2)
+
+
+def test_a_reader_sees_an_index_that_was_written_anew(folder, index):
+    copy_index(Index.open(folder), folder, [])
+    reader = Index.open(folder)
+    assert index.refresh() and not index.fields and not index.refresh()
+    for name in ("new", "newer"):  # neither has a version before
+        with create_index(folder) as builder:
+            builder.add([name], Codes.from_bits(np.ones((1, BITS))))
+        assert reader.refresh() and reader.page(0, 9) == [(name, {})]
+        assert not reader.refresh()

@@ -58,7 +58,7 @@ class Index(OfOneModel):
         self.engine_name = engine
         self.path: Path | None = None
         self._version = Version()
-        self._generation = 0
+        self._name = ""
 
     def __len__(self) -> int:
         return len(self._version)
@@ -409,7 +409,7 @@ class Index(OfOneModel):
     @classmethod
     def _of(cls, stored: storage.Stored, path: Path) -> Index:
         index = cls(stored.facts["model"], stored.facts["engine"], stored.facts["modality"])
-        index.path, index._version, index._generation = path, stored.version, stored.generation
+        index.path, index._version, index._name = path, stored.version, stored.name
         return index
 
     @property
@@ -427,11 +427,11 @@ class Index(OfOneModel):
             ConfigError: the index was not opened. FormatError: as `open`.
         """
         path = self._opened()
-        if self._generation and self._generation == storage.generation_of(path):
+        if self._name and self._name == storage.name_of(path):
             return False
         stored = storage.read(path, verify=False, partial=bool(self.lost), known=self._version)
         self.model, self.modality = stored.facts["model"], stored.facts["modality"]
-        self._version, self._generation = stored.version, stored.generation
+        self._version, self._name = stored.version, stored.name
         return True
 
     @contextlib.contextmanager

@@ -94,12 +94,12 @@ class Stored:
     """A version of an index on disk.
 
     Attributes:
-        version: the content. facts: model, engine, modality. generation: number of the version; 0 for a single file.
+        version: the content. facts: model, engine, modality. name: of the version, see `name_of`.
     """
 
     version: Version
     facts: Mapping[str, str]
-    generation: int = 0
+    name: str = ""
 
 
 def read(path: Path, *, verify: bool, partial: bool = False, known: Version | None = None) -> Stored:
@@ -167,8 +167,15 @@ def _require_index_folder(path: Path) -> None:
         raise DataError(problem, file=path, hint="Choose another path.")
 
 
-def generation_of(path: Path) -> int:
-    """Number of the version that is on disk, without reading it."""
+def name_of(path: Path) -> str:
+    """What no other version of any index has: the checksum of the manifest on disk; "" for a single file.
+
+    The generation would not do: one that replaces the whole index starts again from 1.
+    """
+    return _manifest(path).xxh3 if path.is_dir() else ""
+
+
+def _generation_of(path: Path) -> int:
     return _manifest(path).generation if path.is_dir() else 0
 
 
@@ -205,7 +212,7 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
     path = Path(os.path.realpath(path.parent)) / path.name
     if path.is_dir() and not path.is_symlink():
         try:
-            _publish(path, _write_version(path, version, facts, generation_of(path) + 1))
+            _publish(path, _write_version(path, version, facts, _generation_of(path) + 1))
         finally:
             remove_unlisted(path)
     else:  # nothing is there, or a single file of an earlier version, or a link, which is not followed
@@ -230,7 +237,7 @@ def write_together(changes: Sequence[tuple[Path, Version, Mapping[str, str]]]) -
         _require_items(path, version)
     folder, decided = changes[0][0].parent, False
     try:
-        prepared = {path.name: _write_version(path, version, facts, generation_of(path) + 1).name
+        prepared = {path.name: _write_version(path, version, facts, _generation_of(path) + 1).name
                     for path, version, facts in changes}  # fmt: skip
         journal.decide(folder, prepared)
         decided = True
@@ -315,7 +322,7 @@ def _read_folder(path: Path, verify: bool, partial: bool, known: Version | None)
             first = error
     if lost and not parts:
         raise first
-    return Stored(Version(tuple(parts), manifest.fields, tuple(lost)), _facts(manifest), manifest.generation)
+    return Stored(Version(tuple(parts), manifest.fields, tuple(lost)), _facts(manifest), manifest.xxh3)
 
 
 def _facts(header: _Manifest | _FileHeader) -> dict[str, str]:

@@ -232,3 +232,25 @@ def test_a_reader_sees_an_index_that_was_written_anew(folder, index):
             builder.add([name], Codes.from_bits(np.ones((1, BITS))))
         assert reader.refresh() and reader.page(0, 9) == [(name, {})]
         assert not reader.refresh()
+
+
+def test_compacting_joins_up_to_the_largest_segment_and_keeps_whole_ones(folder, bits, monkeypatch):
+    monkeypatch.setattr("multibit.search.segments.LARGEST", 20)
+    before = Index.open(folder)
+    sizes, pages = [part.live for part in before._version.parts], before.page(0, ITEMS)
+    assert sizes == [7, 7, 9, 3, 8, 9, 5]
+    with before.writer() as writer:
+        writer.compact()
+    after = Index.load(folder)
+    assert [part.live for part in after._version.parts] == [14, 20, 14]
+    assert all(part.removed is None for part in after._version.parts)
+    assert after.page(0, ITEMS) == pages and after.fields == before.fields
+    np.testing.assert_array_equal(after.some_codes(ITEMS).to_bits(), bits[kept_rows()])
+    with after.writer() as writer:
+        writer.remove(["i40"])
+        kept = [part.segment.file for part in writer._version.parts]
+        writer.compact()
+    again = Index.open(folder)
+    assert [part.segment.file for part in again._version.parts][::2] == kept[::2]
+    assert [part.live for part in again._version.parts] == [14, 19, 14]
+    assert again._version.compacted() is again._version

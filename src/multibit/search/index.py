@@ -150,7 +150,7 @@ class Index(OfOneModel):
         self._version = changes.removed(self._version, ids)
 
     def compact(self) -> None:
-        """Join all segments and drop what was removed; answers do not change."""
+        """Join segments, up to about four million items in each, and drop what was removed; answers do not change."""
         self._require_changeable()
         self._version = self._version.compacted()
 

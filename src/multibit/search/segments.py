@@ -373,10 +373,15 @@ class Version:
         return Version(tuple(parts), self.kinds if parts else {})
 
     def compacted(self) -> Version:
-        """One segment of all items."""
-        if len(self.parts) == 1 and self.parts[0].removed is None:
-            return self
-        return Version((Part(merged(self.parts)),), self.kinds) if self.parts else self
+        """Segments without removed rows, neighbours joined to at most `LARGEST` items; whole ones stay as they are."""
+        groups: list[list[Part]] = []
+        for part in self.parts:
+            if groups and sum(each.live for each in (*groups[-1], part)) <= LARGEST:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        parts = [group[0] if len(group) == 1 and group[0].removed is None else Part(merged(group)) for group in groups]
+        return self if parts == list(self.parts) else Version(tuple(parts), self.kinds)
 
 
 def in_order(parts: Sequence[tuple[Part, Rows, Rows]]) -> Rows:

@@ -16,7 +16,8 @@ import numpy as np
 
 from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
-from multibit.data.manifest import READ, read_manifest
+from multibit.data.manifest import read_manifest
+from multibit.data.rows import READ
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_arrays
 from multibit.npz import npz_keys, read_npz

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from multibit.paths import require_regular
 
 _UNSEEN = frozenset(("Cc", "Cf", "Zl", "Zp", "Zs"))
 SAVE_AS_UTF8 = "Save it as UTF-8."
+_NUL = "contains NUL characters, so it is no text, or UTF-16 without a byte order mark."
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its start
@@ -61,17 +63,37 @@ def decode_text(raw: bytes, encoding: str | None = None, hint: str = SAVE_AS_UTF
         >>> decode_text("un café".encode("utf-16")), decode_text(b"un caf\xe9", "latin-1")
         ('un café', 'un café')
     """
-    marked = encoding_of(raw)
-    name = marked or encoding or "utf-8"
-    try:
+    with _decoding(name := encoding_of(raw) or encoding or "utf-8", hint):
         text = raw.decode(name)
+    if "\0" in text:
+        raise DataError(_NUL, hint=hint)
+    return text
+
+
+def lines_of(path: Path, encoding: str | None = None) -> Iterator[str]:
+    """Lines of a text file with their line breaks, read one by one and decoded as by `decode_text`.
+
+    Raises:
+        DataError: not text in this encoding. ConfigError: an unknown encoding. OSError: cannot be read.
+    """
+    with path.open("rb") as raw:
+        name = encoding_of(raw.read(4)) or encoding or "utf-8"
+    with _decoding(name, SAVE_AS_UTF8), path.open(encoding=name, newline="") as file:
+        for line in file:
+            if "\0" in line:
+                raise DataError(_NUL, hint=SAVE_AS_UTF8)
+            yield line
+
+
+@contextlib.contextmanager
+def _decoding(name: str, hint: str) -> Iterator[None]:
+    """Errors of decoding a text with this encoding as ours."""
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise DataError(f"not {name.removesuffix('-sig').upper()} text ({error.reason}).", hint=hint) from None
     except LookupError:
         raise ConfigError(f"unknown encoding {name!r}.", option="encoding", hint="Such as latin-1.") from None
-    if "\0" in text:
-        raise DataError("contains NUL characters, so it is no text, or UTF-16 without a byte order mark.", hint=hint)
-    return text
 
 
 def is_blank(text: str) -> bool:

@@ -65,7 +65,7 @@ def export(
 
 def _refuse_unfit(ctx: typer.Context, source: Path, to: Target | None, is_run: bool) -> None:
     """Refuse options without effect, and sources that cannot be exported so."""
-    from multibit.data.manifest import READ
+    from multibit.data.rows import READ
     from multibit.portable.model import is_portable
 
     if to is not Target["sentence-transformers"]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from multibit.arrays import check_offsets
 from multibit.data.dataset import PairedDataset
-from multibit.data.manifest import SUFFIXES, write_manifest
+from multibit.data.manifest import write_manifest
+from multibit.data.rows import SUFFIXES
 from multibit.data.values import id_of, texts_of
 from multibit.errors import ConfigError, DataError
 from multibit.npz import read_npz

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.manifest import READ, read_manifest
+from multibit.data.manifest import read_manifest
 from multibit.data.objects import fetch, is_url, joined, listed, parent_of, place_of, sizes_of
+from multibit.data.rows import READ
 from multibit.data.sources.webdataset import SHARDS, read_webdataset
 from multibit.errors import DataError
 

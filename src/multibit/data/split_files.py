@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.arrays import Rows
-from multibit.data.manifest import rows_of
+from multibit.data.rows import rows_of
 from multibit.data.sources.common import load_json, read_lines
 from multibit.data.sources.mat_files import MatFiles
 from multibit.data.split import MIN_ITEMS, Split

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import msgspec
@@ -70,7 +72,7 @@ def answers(index):
         "postgresql://a/b?table=x;y", "postgresql://a/b?table=", "postgresql://a/b?timeout=soon",
         "postgresql://a/b?timeout=0", "postgresql://a/b?partial=yes", "postgresql://a/b?timeout",
         "clickhouse://a/b?cluster=x'y", "postgresql://a/b,clickhouse://c/d", "postgresql://a/b?table=x,postgresql://c/d",
-        "postgresql://me:secret@[::1/b",
+        "postgresql://me:secret@[::1/b", "clickhouse://me:secret@a/b?secure=true", "clickhouse://a/b?hnsw=64",
     ],
 )  # fmt: skip
 def test_an_invalid_url_is_refused_without_its_password(url):
@@ -101,6 +103,34 @@ def test_a_wrong_password_is_refused_and_never_shown(name, request):
     assert caught.value.option == "url"
     assert caught.value.hint
     assert "wr0ng" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "known"),
+    [("chdb", "timout=5", "timeout"), ("clickhouse", "timout=5", "timeout"), ("server", "timout=5", "timeout"),
+     ("chdb", "secure=1", "timeout"), ("server", "cluster=main", "hnsw"), ("clickhouse", "hnsw=64", "cluster")],
+)  # fmt: skip
+def test_an_option_that_is_not_known_is_refused_and_those_that_are_are_named(name, option, known, request):
+    given = request.getfixturevalue(name)
+    url = f"{given if name == 'chdb' else given.url()}?{option}"
+    with pytest.raises(ConfigError) as caught:
+        open_remote(url)
+    assert caught.value.option == "url"
+    assert option.partition("=")[0] in caught.value.problem
+    assert known in str(caught.value)
+
+
+def test_the_client_library_prints_nothing_of_its_own(capfd):
+    code = f"""
+from multibit.errors import UnavailableError
+from multibit.search.remote import open_remote
+try:
+    open_remote("clickhouse://127.0.0.1:{free_port()}/x")
+except UnavailableError:
+    print("refused")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert tuple(capfd.readouterr()) == ("refused\n", "")
 
 
 def test_the_password_is_in_no_message(server):

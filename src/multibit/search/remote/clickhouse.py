@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import re
 import threading
 import urllib.request
@@ -23,7 +24,7 @@ from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions
 from multibit.search.remote.tables import Tables
-from multibit.search.remote.urls import Address
+from multibit.search.remote.urls import OPTIONS, Address
 from multibit.search.remote.words import Word, query_words, to_codes, to_words, words_of
 from multibit.search.segments import Lost
 
@@ -32,6 +33,8 @@ try:
     from clickhouse_connect.driver.exceptions import ClickHouseError
 except ImportError as error:
     raise MissingExtraError("clickhouse-connect", extra="clickhouse", need="An index in ClickHouse") from error
+
+logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())  # else it prints a line before our errors
 
 OLDEST = 23, 2  # the first with `deleted` in ReplacingMergeTree
 CONNECT = 10  # seconds that a connection may take
@@ -51,6 +54,7 @@ REFUSED = {
     497: "Grant the user the rights on this database.",
     516: "The user or the password is wrong.",
     81: "Create the database first.",
+    115: f"An option is a setting of ClickHouse or one of {', '.join(OPTIONS['clickhouse'])}.",
 }
 """Code of an error -> how to fix it."""
 TIMES = (159, 160, 209)
@@ -151,12 +155,12 @@ class ClickHouseStore:
 
     def _client_of_server(self) -> Any:
         address = self.address
-        options = {name: value for name, value in address.options if name not in ("cluster", "secure")}
+        settings = {name: value for name, value in address.options if name not in ("cluster", "secure")}
         return clickhouse_connect.get_client(
             host=address.host, port=address.port, username=address.user or "default", password=address.password,
             database=address.database or "default", secure=address.option("secure") == "1", connect_timeout=CONNECT,
             send_receive_timeout=max(1, int(address.timeout)), autogenerate_session_id=False,
-            form_encode_query_params=True, settings=options, client_name="multibit",
+            form_encode_query_params=True, settings=settings, client_name="multibit",
         )  # fmt: skip
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
 from multibit.search.remote import hnsw
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions
-from multibit.search.remote.urls import Address
+from multibit.search.remote.urls import OPTIONS, Address
 
 try:
     import psycopg
@@ -143,7 +143,8 @@ class PostgresStore:
             info = make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
         except psycopg.ProgrammingError as error:
             problem = address.without_password(f"{address.shown}: {str(error).strip()}.")
-            raise ConfigError(problem, option="url", hint="See the documentation of libpq.") from None
+            hint = f"An option is a parameter of libpq or one of {', '.join(OPTIONS['postgresql'])}."
+            raise ConfigError(problem, option="url", hint=hint) from None
         connection = psycopg.connect(info, autocommit=True)
         encoding = connection.info.parameter_status("server_encoding")
         if connection.info.server_version < OLDEST or encoding != "UTF8":

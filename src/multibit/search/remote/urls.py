@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -11,6 +12,11 @@ from multibit.errors import ConfigError, UnavailableError
 POSTGRES = ("postgresql", "postgres")
 SCHEMES = ("clickhouse", "chdb", *POSTGRES)
 TABLE = "multibit"
+_COMMON = "table", "timeout", "partial"
+OPTIONS = {
+    "clickhouse": (*_COMMON, "cluster", "secure"), "chdb": (*_COMMON, "cluster"), "postgresql": (*_COMMON, "hnsw"),
+}  # fmt: skip
+"""Scheme -> options that we read. Servers get the others, and refuse unknown ones; chdb has no others."""
 TIMEOUT = 60.0
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://.*", re.DOTALL)
 _TABLE = re.compile("[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -105,6 +111,8 @@ def _addresses(url: str) -> list[Address]:
     except ValueError as error:
         raise _invalid(f"invalid URL ({type(error).__name__}).") from None  # the text of the error may have a password
     options = dict(given)
+    scheme = POSTGRES[0] if parts.scheme in POSTGRES else parts.scheme
+    _require_known(options, scheme)
     table, timeout = options.pop("table", TABLE), options.pop("timeout", str(TIMEOUT))
     if not _TABLE.fullmatch(table):
         raise _invalid(f"table must be a name of letters, digits and _, at most 32, got {table!r}.")
@@ -114,12 +122,11 @@ def _addresses(url: str) -> list[Address]:
     if partial not in ("0", "1"):
         raise _invalid(f"partial must be 0 or 1, got {partial!r}.")
     hnsw = options.pop("hnsw", None)
-    if hnsw is not None and (parts.scheme not in POSTGRES or not _LENGTHS.fullmatch(hnsw)):
-        raise _invalid(f"hnsw must be lengths of codes in PostgreSQL, such as 64 or 64,128, got {hnsw!r}.")
+    if hnsw is not None and not _LENGTHS.fullmatch(hnsw):
+        raise _invalid(f"hnsw must be lengths of codes, such as 64 or 64,128, got {hnsw!r}.")
     lengths = tuple(dict.fromkeys(map(int, hnsw.split(",")))) if hnsw else ()
     user, _, hosts = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
-    scheme = POSTGRES[0] if parts.scheme in POSTGRES else parts.scheme
     database = unquote(parts.path if scheme == "chdb" else parts.path.lstrip("/"))
     return [
         Address(
@@ -128,6 +135,15 @@ def _addresses(url: str) -> list[Address]:
         )
         for host, port in map(_host, hosts.split(","))
     ]  # fmt: skip
+
+
+def _require_known(options: Mapping[str, str], scheme: str) -> None:
+    """Refuse options of another database, and in chdb all others: they would have no effect."""
+    checked = set(options) if scheme == "chdb" else {name for names in OPTIONS.values() for name in names}
+    for name in sorted((checked & options.keys()) - set(OPTIONS[scheme])):
+        raise _invalid(f"{scheme} has no option {name!r}; choose from {', '.join(OPTIONS[scheme])}.")
+    if options.get("secure", "1") not in ("0", "1"):
+        raise _invalid(f"secure must be 0 or 1, got {options['secure']!r}.")
 
 
 def _host(text: str) -> tuple[str, int | None]:

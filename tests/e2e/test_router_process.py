@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx2")
 
 from multibit import Codes, Index, build_indices
+from multibit.cli import main
 from multibit.client import Client, ServerError
 from multibit.pipeline import index_path
 from multibit.search.shards import Shard
@@ -38,39 +40,57 @@ def index(finished, store, tmp_path_factory):
     return folder
 
 
+class Server:
+    """`multibit serve` in a forked process, where nothing has to be imported and compiled again."""
+
+    def __init__(self, *arguments, port=0):
+        told, tell = os.pipe()
+        self.process = os.fork()
+        if not self.process:
+            os.dup2(tell, 1)
+            os.environ |= {"MULTIBIT_PORT": str(port), "MULTIBIT_WRITABLE": "1", "MULTIBIT_REFRESH": "0.2"}
+            sys.argv, sys.stdout = ["multibit", "serve", *map(str, arguments)], os.fdopen(tell, "w")
+            with contextlib.suppress(BaseException):
+                main()
+            os._exit(1)
+        os.close(tell)
+        with os.fdopen(told) as lines:
+            self.address = re.search(r"http://\S+", lines.readline())[0].rstrip("/")
+
+    def is_running(self):
+        return self.process and os.waitpid(self.process, os.WNOHANG) == (0, 0)
+
+    def kill(self):
+        if self.process:
+            os.kill(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+            self.process = None
+
+
 @pytest.fixture
 def start():
-    """Start a server in a process of its own; its address, and the process."""
-    running = []
+    """Start a server; it is killed at the end."""
+    with contextlib.ExitStack() as stack:
 
-    def begin(*arguments, port=0, **environment):
-        command = [sys.executable, "-c", "from multibit.cli import main; main()", "serve", *map(str, arguments)]
-        own = {"MULTIBIT_PORT": str(port), "MULTIBIT_WRITABLE": "1", "MULTIBIT_REFRESH": "0.2", **environment}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **own})
-        running.append(process)
-        return process
+        def begin(*arguments, port=0):
+            server = Server(*arguments, port=port)
+            stack.callback(server.kill)
+            return server
 
-    yield begin
-    for process in running:
-        process.kill()
-        process.wait()
+        yield begin
 
 
-def address(process):
-    return re.search(r"http://\S+", process.stdout.readline())[0].rstrip("/")
-
-
-def await_ready(client, process):
+def await_ready(client, server):
     while not client.is_ready():
-        assert process.poll() is None
+        assert server.is_running()
         time.sleep(0.05)
 
 
 def test_a_shard_that_is_killed_under_load_is_never_lost_silently(start, finished, index):
     shards = [start(finished.folder, "--index", index, "--shard", f"{n}/{COUNT}") for n in range(1, COUNT + 1)]
-    urls = list(map(address, shards))
+    urls = [shard.address for shard in shards]
     router = start("--shards", ",".join(urls))
-    client = Client(address(router))
+    client = Client(router.address)
     await_ready(client, router)
     whole = Index.open(index_path(index, "image"))
     rng = np.random.default_rng(0)
@@ -104,7 +124,6 @@ def test_a_shard_that_is_killed_under_load_is_never_lost_silently(start, finishe
     try:
         await_count(seen, "whole", 20)
         shards[KILLED - 1].kill()
-        shards[KILLED - 1].wait()
         await_count(seen, "error", 5)
         await_count(seen, "partial", 5)
         assert not client.is_ready()
@@ -114,7 +133,6 @@ def test_a_shard_that_is_killed_under_load_is_never_lost_silently(start, finishe
         assert f"{KILLED}/{COUNT}" in str(caught.value)
         port = int(urls[KILLED - 1].rpartition(":")[2])
         again = start(finished.folder, "--index", index, "--shard", f"{KILLED}/{COUNT}", port=port)
-        address(again)
         await_ready(client, again)
         before = seen["whole"]
         await_count(seen, "whole", before + 20)

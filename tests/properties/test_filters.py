@@ -106,7 +106,7 @@ def equal(wanted, value):
     return value == wanted
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ITEMS, FILTERS)
 def test_a_filter_selects_what_plain_python_selects(items, where):
     data = Metadata.of(items, IdColumn(range(len(items))))

@@ -223,5 +223,5 @@ def test_an_index_equals_a_dictionary(engine, kind):
             patches.enter_context(mock.patch.object(lists, "SMALLEST", 1))
             patches.enter_context(mock.patch.object(lists, "WORTHWHILE", 1.0))
         run_state_machine_as_test(
-            lambda: IndexMachine(kind, name), settings=settings(max_examples=30, stateful_step_count=20, deadline=None)
+            lambda: IndexMachine(kind, name), settings=settings(max_examples=20, stateful_step_count=20, deadline=None)
         )

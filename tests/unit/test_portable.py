@@ -494,7 +494,9 @@ def test_an_export_asks_the_hub_only_when_allowed_and_never_with_the_token(tmp_p
     with pytest.raises(ConfigError):
         run.save_pretrained(tmp_path / "published", encoders=True)
     assert asked == [] and not (tmp_path / "model").exists() and not (tmp_path / "published").exists()
-    export_run(run, tmp_path / "model", download=True)
+    monkeypatch.setattr("multibit.portable.export.export_encoder", lambda *_: pytest.fail("both are loaded"))
+    with pytest.raises(pytest.fail.Exception):
+        export_run(run, tmp_path / "model", download=True)
     assert asked == [False, False]
 
 

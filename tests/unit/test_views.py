@@ -26,7 +26,7 @@ from multibit.search.engines import ENGINES
 from multibit.search.exchange import export_codes, save_mat
 
 LENGTHS = [1, 7, 16, 17, 40, 64, 130]
-VIEWS = list(itertools.product((1, 2, 3, 4), repeat=2))
+VIEWS = [(1, 1), (1, 3), (2, 1), (2, 2), (3, 4), (4, 2)]
 every_length = pytest.mark.parametrize("length", LENGTHS)
 every_views = pytest.mark.parametrize(("asked", "views"), VIEWS)
 LABELS = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 0], [0, 0, 1]])

@@ -32,10 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     sources = [Path(module.__file__ or "").read_text() for module in (base, export, packaged, portable, sessions)]
     folder = Path(config.rootpath, ".pytest_cache", "multibit", fingerprint(*sources, torch.__version__))
     os.environ.setdefault("MULTIBIT_CACHE", str(folder))
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and config.args == config.getini("testpaths"):
+        # In a fresh environment the first import of a module compiles it: the workers begin with different ones.
+        config.args = [config.args[1], *sorted(map(str, Path(__file__).parent.glob("[a-z]*/")), reverse=True)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that is not slow as fast; every command and every method together are slow."""
+    items.sort(key=lambda item: item.path)  # in all workers alike
     for item in items:
         if not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.slow if item.path.parent.name in SLOW_FOLDERS else pytest.mark.fast)

@@ -24,15 +24,22 @@ from multibit.hashing.layers import scale_rows
 from multibit.integrations import sentence_transformers as export
 from multibit.integrations.sentence_transformers import export_sentences
 
-library = pytest.importorskip("sentence_transformers")
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 TEXTS = ["a red apple on a wooden table", "", "日本語のテキスト 👁", "x" * 3000, "frog. green, pond", "a b " * 300]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    """Not imported by every process that collects the tests: it is slow."""
+    return pytest.importorskip("sentence_transformers")
+
+
 def opened(folder):
-    return library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
 
 
 def test_packed_embeddings_of_texts_are_the_codes(packaged_run, tmp_path):
@@ -108,7 +115,7 @@ def test_a_code_for_each_length_is_refused(store, split, tmp_path):
     assert caught.value.option == "run"
 
 
-def test_layers_of_every_kind_are_those_of_the_network():
+def test_layers_of_every_kind_are_those_of_the_network(library):
     from torch import nn
 
     from multibit.hashing.layers import Columns, UnitRows

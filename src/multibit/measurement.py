@@ -310,20 +310,20 @@ class MeasuredCodes(Measurement):
     sets: CodeSets
 
 
-def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = None, depth: int = DEPTH) -> MeasuredCodes:
+def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = None) -> MeasuredCodes:
     """Rank codes made elsewhere in both directions at all lengths, and evaluate mAP.
 
     Such files hold no training labels, so there is no popularity floor. Without any labels only pair recall is
     measured.
 
     Args:
-        sets: the codes. protocol: human-readable description of the database. at, depth: as for `measure`.
+        sets: the codes. protocol: human-readable description of the database. at: as for `measure`.
 
     Raises:
         DataError: no query has a relevant item, or `at` without labels.
     """
     own = {key: (file.query, file.database) for key, file in sets.files.items()}
-    rankings = Rankings(sets.query, sets.database, sets.lengths, depth=depth, own=own)
+    rankings = Rankings(sets.query, sets.database, sets.lengths, own=own)
     evaluation = add_pair_recall(
         evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name), rankings
     )

@@ -50,16 +50,16 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
     return _code(run, encoder, [text], "text", bits)
 
 
-def encode_texts(run: AnyRun, texts: Sequence[str], *, download: bool = False) -> NDArray[np.float32]:
+def encode_texts(run: AnyRun, texts: Sequence[str]) -> NDArray[np.float32]:
     """Relaxed codes (n, B) of texts that are to be stored, by the text encoder of the run's features.
 
     Args:
-        run: with one nested code. texts: any, an empty one included. download: as for `encode_text`.
+        run: with one nested code. texts: any, an empty one included.
 
     Raises:
         DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = text_encoder(run, download=download)
+    encoder = text_encoder(run)
     size = encoder.batch_size
     blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
     return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])

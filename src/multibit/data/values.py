@@ -71,8 +71,8 @@ def texts_of(value: Any, *, row: int | None = None, field: str = "text") -> tupl
     raise DataError(f"need a text or a list of texts, got {describe(value)}.", row=row, field=field)
 
 
-def path_of(value: Any, *, row: int | None = None, field: str = "image") -> Path | None:
-    """The path of a file; None for null and an empty text.
+def path_of(value: Any, *, row: int | None = None) -> Path | None:
+    """The path of an image; None for null and an empty text.
 
     Raises:
         DataError: a value of another type, or an address in the web.
@@ -81,15 +81,17 @@ def path_of(value: Any, *, row: int | None = None, field: str = "image") -> Path
     if value is None or value == "":
         return None
     if not isinstance(value, str | bytes):
-        raise DataError(f"need a path, got {describe(value)}.", row=row, field=field)
-    path = _text(value, row, field)
+        raise DataError(f"need a path, got {describe(value)}.", row=row, field="image")
+    path = _text(value, row, "image")
     if "\0" in path:
-        raise DataError(f"a path with a NUL character: {path[:60]!r}.", row=row, field=field)
+        raise DataError(f"a path with a NUL character: {path[:60]!r}.", row=row, field="image")
     if any("\ud800" <= letter <= "\udfff" for letter in path):
-        raise DataError(f"{path[:40]!r} contains a lone surrogate.", row=row, field=field, hint="Fix the source text.")
+        raise DataError(
+            f"{path[:40]!r} contains a lone surrogate.", row=row, field="image", hint="Fix the source text."
+        )
     if _ADDRESS.match(path):
         hint = "Download the images, and write the paths of their files."
-        raise DataError(f"{path[:60]!r} is an address, not the path of a file.", row=row, field=field, hint=hint)
+        raise DataError(f"{path[:60]!r} is an address, not the path of a file.", row=row, field="image", hint=hint)
     return Path(path)
 
 

@@ -78,16 +78,15 @@ def load_text_encoder(
 
 def image_encoder_of(
     recipe: EncoderRecipe,
-    device: str = "cpu",
     *,
     folder: Path | None = None,
     download: bool = False,
     runtime: str | None = None,
 ) -> ImageEncoder:
-    """The image encoder that made stored features, loaded from the source in their recipe.
+    """The image encoder that made stored features, loaded from the source in their recipe; it runs on the CPU.
 
     Args:
-        recipe: of the features. device: where it runs.
+        recipe: of the features.
         folder: of the file that holds the recipe: a relative source is a model folder inside it.
         download: whether the hub may be asked for a model that is not on this disk; the user's token is not sent.
         runtime: as for `load_image_encoder`.
@@ -95,13 +94,12 @@ def image_encoder_of(
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_image_encoder`.
     """
-    encoder: ImageEncoder = _load(source_of(recipe, folder), "image", device, recipe.dtype, runtime, _hub(download))
+    encoder: ImageEncoder = _load(source_of(recipe, folder), "image", "cpu", recipe.dtype, runtime, _hub(download))
     return encoder
 
 
 def text_encoder_of(
     recipe: EncoderRecipe,
-    device: str = "cpu",
     *,
     folder: Path | None = None,
     download: bool = False,
@@ -110,13 +108,13 @@ def text_encoder_of(
     """The text encoder that made stored features, loaded from the source in their recipe, with their prompt.
 
     Args:
-        recipe, device, folder, download, runtime: as for `image_encoder_of`.
+        recipe, folder, download, runtime: as for `image_encoder_of`.
 
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
     """
     source, hub = source_of(recipe, folder), _hub(download)
-    encoder: TextEncoder = _load(source, "text", device, recipe.dtype, runtime, hub)
+    encoder: TextEncoder = _load(source, "text", "cpu", recipe.dtype, runtime, hub)
     return encoder if recipe.prompt == "{}" else Prompted(encoder, recipe.prompt)
 
 

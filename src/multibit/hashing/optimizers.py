@@ -11,42 +11,37 @@ from torch import nn
 
 from multibit.hashing.learner import Descent
 
+BETAS = (0.9, 0.98)  # shares of the former means of a gradient and of its square that are kept in a step
+EPSILON = 1e-6  # keeps divisions by a norm finite
+LARGEST_NORM = 1.0  # of the gradient of one tensor
+
 
 class BertAdam(torch.optim.Optimizer):
     """Adam without bias correction, with decoupled weight decay and a limit on the gradient of each tensor.
 
     Args:
         params: parameters or groups of them. lr: learning rate, which a schedule multiplies. decay: times the scheduled
-            rate, what a weight loses in a step. clip: largest norm of the gradient of one tensor.
+            rate, what a weight loses in a step.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        decay: float = 0.2,
-        betas: tuple[float, float] = (0.9, 0.98),
-        epsilon: float = 1e-6,
-        clip: float = 1.0,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "decay": decay, "betas": betas, "epsilon": epsilon, "clip": clip})
+    def __init__(self, params: Any, lr: float, decay: float) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
         for group in self.param_groups:
-            first, second = group["betas"]
             for weights in group["params"]:
                 if weights.grad is None:
                     continue
                 norm = weights.grad.norm()
-                gradient = weights.grad * (group["clip"] / (norm + 1e-6)).clamp(max=1.0)
+                gradient = weights.grad * (LARGEST_NORM / (norm + EPSILON)).clamp(max=1.0)
                 state = self.state[weights]
                 if not state:
                     state["mean"], state["square"] = torch.zeros_like(weights), torch.zeros_like(weights)
-                state["mean"].lerp_(gradient, 1 - first)
-                state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-                update = state["mean"] / (state["square"].sqrt() + group["epsilon"])
+                state["mean"].lerp_(gradient, 1 - BETAS[0])
+                state["square"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+                update = state["mean"] / (state["square"].sqrt() + EPSILON)
                 weights.add_(update + group["decay"] * weights, alpha=-group["lr"])
 
 

@@ -116,8 +116,8 @@ PUBLISHED = {method.title: published(method).title for method in METHODS.values(
 """Title of a method -> that of the published method of which it is a variant, or its own."""
 
 
-def wins(cells: Cells[float], title: str = "MultiBit") -> tuple[int, int]:
-    """In how many settings, directions and lengths, a method is the best of those in the paper, and their number.
+def wins(cells: Cells[float]) -> tuple[int, int]:
+    """In how many settings, directions and lengths, MultiBit is the best of those in the paper, and their number.
 
     MultiBit+, classical references and real-valued features, which the paper does not have, do not compete.
 
@@ -133,7 +133,7 @@ def wins(cells: Cells[float], title: str = "MultiBit") -> tuple[int, int]:
         }
         if missing := set(RIVALS) - set(rivals.values()):
             raise KeyError(f"not measured: {', '.join(sorted(missing))}")
-        own = Searching(direction, title)
+        own = Searching(direction, "MultiBit")
         found += [cells[own, c] >= max(cells[row, c] for row in rivals) for c in cells.columns]
     return sum(found), len(found)
 

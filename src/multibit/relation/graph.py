@@ -11,6 +11,9 @@ from scipy.sparse import csr_array
 from multibit.arrays import FloatArray, IntArray, as_labels
 from multibit.errors import ConfigError, DataError
 
+EPSILON = 0.1
+"""PPMI smoothing constant (Table `tab:all-parameters`)."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelGraph:
@@ -39,7 +42,7 @@ class LabelGraph:
         return f"LabelGraph({len(self.weights)} labels, {np.count_nonzero(self.weights) // 2} edges)"
 
     @classmethod
-    def from_labels(cls, labels: ArrayLike, epsilon: float = 0.1) -> LabelGraph:
+    def from_labels(cls, labels: ArrayLike, epsilon: float = EPSILON) -> LabelGraph:
         """Build the graph of (N, C) multi-hot training labels.
 
         Raises:
@@ -59,11 +62,11 @@ class LabelGraph:
         return cls(weights, _normalized_laplacian(weights), specificity, cooccurrence)
 
 
-def related_labels(labels: csr_array, epsilon: float = 0.1) -> IntArray:
+def related_labels(labels: csr_array) -> IntArray:
     """Number of neighbours of each label in the label graph, in memory of the pairs of labels that occur together.
 
     Args:
-        labels: (N, C) sparse multi-hot. epsilon: as for `LabelGraph.from_labels`.
+        labels: (N, C) sparse multi-hot.
 
     Returns:
         (C,) int64.
@@ -77,7 +80,7 @@ def related_labels(labels: csr_array, epsilon: float = 0.1) -> IntArray:
     count = pairs.diagonal()
     apart = (pairs.row != pairs.col) & (pairs.data > 0)
     first, second = pairs.row[apart], pairs.col[apart]
-    weights = _information(pairs.data[apart], count[first], count[second], y.shape[0], epsilon)
+    weights = _information(pairs.data[apart], count[first], count[second], y.shape[0], EPSILON)
     return np.bincount(first[weights > 0], minlength=y.shape[1]).astype(np.int64)
 
 

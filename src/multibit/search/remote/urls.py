@@ -82,9 +82,9 @@ class Address:
         """The error of a server that is down."""
         return UnavailableError(f"{self.shown}: cannot be reached ({reason}).", hint=hint)
 
-    def option(self, name: str, default: str = "") -> str:
-        """An option for the client library."""
-        return dict(self.options).get(name, default)
+    def option(self, name: str) -> str:
+        """An option for the client library; "" where it is not given."""
+        return dict(self.options).get(name, "")
 
 
 def read_url(url: str) -> list[Address]:

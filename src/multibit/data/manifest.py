@@ -53,7 +53,7 @@ def read_manifest(
     Without a column of images or labels, no item has one. Names of columns are compared without case and blanks at
     their ends, and `label` is read where `labels` is missing. The cells of a .csv may be separated by semicolons or
     tabs too, as its header shows. Columns that are not used, and what may be a mistake of the tool that wrote the file,
-    are told in a `DataNote`.
+    are reported in a `DataNote`.
 
     Args:
         path: a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file.

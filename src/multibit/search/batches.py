@@ -187,7 +187,7 @@ def in_blocks(queries: Codes | Iterable[Queries], size: int) -> Iterator[Queries
 def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) -> int:
     """Write the answers to queries as Parquet: `query`, `rank`, `id`, `distance`, and the fields of the search.
 
-    An error, or a process that ends, leaves a file that was there as it was.
+    An existing file is unchanged if writing fails or the process ends.
 
     Args:
         path: ending in .parquet. results: as from `Index.search_batches`. total: number of queries, for the progress.

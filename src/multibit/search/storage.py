@@ -5,7 +5,7 @@ engine (the pruned lists). A change writes new files under new names and flushes
 renames the manifest, then removes the files that are not listed any more. So a writer that is killed leaves the old
 version or the new one; a reader that has opened (mapped) a version keeps it; and a reader that meets a file removed
 between the manifest and the file starts again from the new manifest. Indices of earlier versions are single files: they
-are read as they are, and exchanged for a folder by the first change.
+are read as they are, and replaced by a folder at the first change.
 """
 
 from __future__ import annotations

@@ -135,26 +135,17 @@ class _Asked(NamedTuple):
 
 def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path | None, as_json: bool) -> None:
     """Print the hits of one query."""
-    from multibit.paths import require_writable
     from multibit.report.hits import hits_table
     from multibit.search.names import located_hits
-    from multibit.texts import is_blank
 
-    if is_blank(query):
-        raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
-    try:
-        query.encode()
-    except UnicodeEncodeError:
-        raise ConfigError("is not text in UTF-8.", option="query", hint="Give it in UTF-8.") from None
+    _require_query(query)
     if relaxed and asked.max_distance is not None:
         raise ConfigError(
             "cannot be combined with --relaxed, which ranks by score.", option="max_distance", hint="Give one of them."
         )
     image = Path(query) if _is_image(query, asked.kind) else None
     if sheet is not None:
-        require_ending(sheet, "sheet", ".png", ".PNG")
-        require_writable(sheet, unlike=(image,))
-        _require_sheet(sheet)
+        _require_sheet(sheet, image)
     searched: Modality = asked.modality or ("text" if image else "image")
     remote = asked.place != asked.folder
     plain = not (image or relaxed or sheet or asked.where or asked.fields or asked.partial or remote)
@@ -163,8 +154,8 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
     if found is None:
         result, labels = _search_index(query, image, run, asked, searched, relaxed, with_labels=sheet is not None)
         found = result.bits, result.hits()
-    hits, measure = located_hits(found[1], asked.folder), "score" if relaxed else "distance"
-    length = found[0]
+    length, hits = found[0], located_hits(found[1], asked.folder)
+    measure = "score" if relaxed else "distance"
     if as_json:
         for hit in hits:
             row = {"rank": hit.rank, "id": hit.id, measure: getattr(hit, measure), "bits": hit.bits}
@@ -174,16 +165,20 @@ def _search_one(query: str, run: Path, asked: _Asked, relaxed: bool, sheet: Path
         show(hits_table(hits, searched, length, measure, fields=asked.fields, exact=asked.ef_search is None))
     _show_recall(asked, err=as_json)
     if sheet is not None:
-        shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
-        gone = [path for path in shown if path and not Path(path).is_file()]
-        if gone:
-            echo(
-                f"Note: {len(gone)} of {len(hits)} images are not where the index says, such as {gone[0]}; their "
-                "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
-                err=True,
-            )
         _draw(sheet, query if image is None else image.name, image, searched, length, hits, labels)
         echo(f"Wrote {sheet}", err=as_json)  # keep standard output free of anything but JSON lines
+
+
+def _require_query(query: str) -> None:
+    """Refuse a query without anything to search for, and one that is not text."""
+    from multibit.texts import is_blank
+
+    if is_blank(query):
+        raise ConfigError("is empty.", option="query", hint="Give a text or the path of an image.")
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("is not text in UTF-8.", option="query", hint="Give it in UTF-8.") from None
 
 
 def _search_portable(query: str, run: Path, asked: _Asked, searched: Modality) -> tuple[int, list[Hit]] | None:
@@ -370,17 +365,30 @@ def _labels_of_query(index: Index | RemoteIndex, codes: Codes, query: str, image
     return frozenset(str(label) for hit in found for label in hit.payload.get("labels") or ())
 
 
-def _require_sheet(path: Path) -> None:
+def _require_sheet(sheet: Path, image: Path | None) -> None:
+    """Refuse a sheet that cannot be drawn, before the search."""
+    from multibit.paths import require_writable
     from multibit.report.sheet import require_sheet_target
 
-    require_sheet_target(path)
+    require_ending(sheet, "sheet", ".png", ".PNG")
+    require_writable(sheet, unlike=(image,))
+    require_sheet_target(sheet)
 
 
 def _draw(
     sheet: Path, title: str, image: Path | None, searched: Modality, bits: int, hits: list[Hit], labels: frozenset[str]
 ) -> None:
+    """Draw the hits; print which images and which characters are missing."""
     from multibit.report.sheet import Search, contact_sheet
 
+    shown = [hit.payload.get("image") for hit in hits] if searched == "image" else []
+    gone = [path for path in shown if path and not Path(path).is_file()]
+    if gone:
+        echo(
+            f"Note: {len(gone)} of {len(hits)} images are not where the index says, such as {gone[0]}; their "
+            "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
+            err=True,
+        )
     missing = contact_sheet([Search(title, labels, image, {bits: hits}, show=searched)], sheet)
     if missing:
         few = "".join(sorted(missing)[:8])

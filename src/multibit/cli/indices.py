@@ -78,8 +78,6 @@ def index(
     from multibit.folders import require_inside
     from multibit.paths import require_writable
     from multibit.pipeline import INDEX, build_indices, index_names, index_path, open_run, update_indices
-    from multibit.search.shards import reshard as write_shards
-    from multibit.search.shards import set_folder
     from multibit.search.storage import require_writable_index
 
     refuse_memory(codes=codes)
@@ -91,9 +89,7 @@ def index(
     folder = out or require_inside(run, INDEX, "out")
     paths = {name: index_path(folder, name) for name in index_names(loaded)}
     if reshard is not None:
-        again = set_folder(folder, reshard).exists()
-        written = write_shards(folder, list(paths), reshard, from_shards, model=loaded.record.model)
-        echo(f"{'Replaced' if again else 'Wrote'} {written}: {counted(reshard, 'shard', 'shards')}")
+        _reshard(folder, list(paths), reshard, from_shards, loaded.record.model)
         return
     refuse_unused(ctx, "without --reshard", "from_shards")
     require_writable(folder, folder=True)
@@ -115,6 +111,15 @@ def index(
                 built[name].save(path)
     for name, path in paths.items():
         echo(f"Wrote {path}: {counted(len(built[name]), 'item', 'items')}")
+
+
+def _reshard(folder: Path, names: list[str], count: int, source: int | None, model: str) -> None:
+    """Write the indices, or the shards of another number, as shards."""
+    from multibit.search.shards import reshard, set_folder
+
+    again = set_folder(folder, count).exists()
+    written = reshard(folder, names, count, source, model=model)
+    echo(f"{'Replaced' if again else 'Wrote'} {written}: {counted(count, 'shard', 'shards')}")
 
 
 def _items_of(run: AnyRun, features: Path | None, items: Items) -> tuple[FeatureStore, NDArray[np.int64] | None]:

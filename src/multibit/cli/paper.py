@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from multibit.cli.options import (
     stdout,
 )
 from multibit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from multibit.config import Config
 
 NOT_JOINED = (
     "table", "methods", "seeds", "quick", "preset", "settings", "labels_key", "text_encoder", "queries", "training",
@@ -92,13 +95,11 @@ def reproduce(
     Each number is printed next to the paper's. --preset names the paper's dataset; without it there is no column of
     the paper. If interrupted, run the same command again: trained runs are kept.
     """
-    from multibit.config import Config
     from multibit.folders import only_writer
     from multibit.hashing.code_model import check_device
     from multibit.machine import processors
     from multibit.paper.join import join
     from multibit.paper.reproduce import (
-        QUICK,
         SUMMARY,
         choose,
         compared_methods,
@@ -115,8 +116,7 @@ def reproduce(
         return
     if joined:
         refuse_unused(ctx, "with --join, which reads finished reproductions", *NOT_JOINED)
-        written = join(data or [], out)
-        echo(f"Wrote {out}: {counted(len(written), 'file', 'files')}")
+        echo(f"Wrote {out}: {counted(len(join(data or [], out)), 'file', 'files')}")
         return
     if data and len(data) > 1:
         raise ConfigError(
@@ -124,37 +124,38 @@ def reproduce(
         )
     source = data[0] if data else None
     names = choose(table or [], quick=quick)
-    given = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     require_writable(out, folder=True)
     check_device(device.value)
-    if "seed" in pairs(settings, "settings"):
-        raise ConfigError("is not a setting of a reproduction.", option="seed", hint="Use `seeds`.")
-    config = Config.preset(preset or "default").override({**(QUICK if quick else {}), **pairs(settings, "settings")})
-    wanted = numbers(seeds, "seeds", int)
+    config, wanted = _read_settings(preset, settings, quick=quick), numbers(seeds, "seeds", int)
     require_plan(config, wanted)
     if labels_key and (source is None or source.suffix != ".npz"):
         raise ConfigError(f"names the labels in an .npz, got {source or 'the sample'}.", option="labels_key")
     subject = open_subject(source or _sample_features(out), labels_key, None if preset == "default" else preset)
     sizes = {"query": queries, "train": training, "validation": validation}
-    compared = compared_methods(given, table or [], subject.store)
+    given = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     made = Reproduction(
-        subject,
-        out,
-        config,
-        device.value,
-        say=echo,
-        sizes={role: size for role, size in sizes.items() if size is not None} or None,
-        text_encoder=text_encoder,
+        subject, out, config, device.value, say=echo,
+        sizes={role: size for role, size in sizes.items() if size is not None} or None, text_encoder=text_encoder,
         workers=processors() if device is Device.cpu else 1,
-        compared=compared,
-        download=download,
-    )
+        compared=compared_methods(given, table or [], subject.store), download=download,
+    )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     ctx.with_resource(only_writer(out, (SUMMARY, "reproduction.md")))
     tables, left_out = reproduce_all(made, names, wanted, out, stdout())
     echo(f"Wrote {out / 'reproduction.md'}: {counted(len(tables), 'table', 'tables')} now")
     if table and left_out:
         raise typer.Exit(1)  # a table or figure that was named could not be made
+
+
+def _read_settings(preset: str | None, settings: list[str] | None, *, quick: bool) -> Config:
+    """The settings of all trainings; the seeds have an option of their own."""
+    from multibit.config import Config
+    from multibit.paper.reproduce import QUICK
+
+    given = pairs(settings, "settings")
+    if "seed" in given:
+        raise ConfigError("is not a setting of a reproduction.", option="seed", hint="Use `seeds`.")
+    return Config.preset(preset or "default").override({**(QUICK if quick else {}), **given})
 
 
 def _sample_features(out: Path) -> Path:

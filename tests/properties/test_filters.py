@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from multibit import Codes, Index
 from multibit.search.columns import IdColumn
-from multibit.search.filters import evaluate
+from multibit.search.filters import passing
 from multibit.search.metadata import Metadata
 
 TEXTS = st.sampled_from(["", "a", "b", "日本", "👁", "a\x00", "Z"]) | st.text(max_size=2)
@@ -111,7 +111,7 @@ def equal(wanted, value):
 def test_a_filter_selects_what_plain_python_selects(items, where):
     data = Metadata.of(items, IdColumn(range(len(items))))
     assert set(data.kinds.items()) <= set(KINDS.items())
-    assert evaluate(where, data, KINDS).tolist() == [passes(where, item) for item in items]
+    assert passing(where, data, KINDS).tolist() == [passes(where, item) for item in items]
 
 
 @settings(max_examples=60, deadline=None)
@@ -145,7 +145,7 @@ def sample():
 def test_a_filter_may_be_json(items, where):
     data = Metadata.of(items, IdColumn(range(len(items))))
     as_text = json.loads(json.dumps(where, default=lambda value: value.isoformat()))
-    assert evaluate(as_text, data, KINDS).tolist() == evaluate(where, data, KINDS).tolist()
+    assert passing(as_text, data, KINDS).tolist() == passing(where, data, KINDS).tolist()
 
 
 @pytest.mark.parametrize("rare", [0, 1, 7, 3000])
@@ -157,4 +157,4 @@ def test_a_label_is_found_wherever_it_lies_however_rare(rare):
         items[row] = {"tags": [*items[row].get("tags", []), "rare", "rare", *items[row].get("tags", [])]}
     data = Metadata.of([*items, {"tags": ["rare"]}, {"tags": []}], IdColumn(range(3002)))
     wanted = ["rare" in item.get("tags", []) for item in items]
-    assert evaluate({"tags": "rare"}, data, data.kinds).tolist() == [*wanted, True, False]
+    assert passing({"tags": "rare"}, data, data.kinds).tolist() == [*wanted, True, False]

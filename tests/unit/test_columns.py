@@ -18,7 +18,7 @@ from multibit import Codes, Index
 from multibit.errors import DataError
 from multibit.files import read_arrays
 from multibit.search.columns import IdColumn, IdHeader, strings, text_arrays, text_column
-from multibit.search.filters import evaluate
+from multibit.search.filters import passing
 from multibit.search.metadata import Metadata
 
 IDS = {
@@ -290,7 +290,7 @@ def test_integers_fit_a_field_of_floats_and_anything_json_fits_a_json_field():
 def test_where_wants_equal_values_or_a_list_that_contains_them(where, rows):
     payloads = [{"n": 1, "tags": ["x", "y"]}, {"n": 2, "tags": ["x"]}, {"n": 1}, {"deep": {"a": 1}}]
     data = Metadata.of(payloads, IdColumn.of(range(4)))
-    assert np.flatnonzero(evaluate(where, data, data.kinds)).tolist() == rows
+    assert np.flatnonzero(passing(where, data, data.kinds)).tolist() == rows
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.labelling import label_from_texts
 from multibit.data.split_files import read_roles
 from multibit.search.columns import IdColumn
-from multibit.search.filters import evaluate, read_typed
+from multibit.search.filters import passing, read_typed
 from multibit.search.metadata import Metadata
 
 FORMS = ("NFC", "NFD")
@@ -20,7 +20,7 @@ def in_form(form, text):
 
 
 def occurs_in(data):
-    return lambda where: evaluate(where, data, data.kinds).any()
+    return lambda where: passing(where, data, data.kinds).any()
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -32,14 +32,14 @@ def test_a_filter_finds_a_value_in_any_form(word, stored, typed):
     for sign, wanted in (("=", [True, False]), ("!=", [False, True])):
         for name in "tl":
             condition = read_typed([f"{name}{sign}{in_form(typed, word)}"], occurs_in(data), data.kinds)
-            assert evaluate(condition, data, data.kinds).tolist() == wanted
+            assert passing(condition, data, data.kinds).tolist() == wanted
 
 
 def test_a_filter_finds_values_that_are_stored_in_both_forms():
     data = Metadata.of([{"t": in_form(form, "café")} for form in FORMS], IdColumn(range(2)))
     for form in FORMS:
         for text, wanted in ((f"t={in_form(form, 'café')}", True), (f"not t={in_form(form, 'café')}", False)):
-            assert evaluate(read_typed([text], occurs_in(data), data.kinds), data, data.kinds).tolist() == [wanted] * 2
+            assert passing(read_typed([text], occurs_in(data), data.kinds), data, data.kinds).tolist() == [wanted] * 2
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -58,14 +58,14 @@ TAG_LIST = 4
 """A run of more words than this without a function word is a list of tags: each word is taken on its own."""
 
 
-class Run(NamedTuple):
+class WordRun(NamedTuple):
     """Neighbouring words without a function word or punctuation between them, and whether an article opens them."""
 
     words: list[str]
     article: bool
 
 
-Runs = list[Run]
+WordRuns = list[WordRun]
 """The words of an item's texts."""
 
 
@@ -147,7 +147,7 @@ def _by_frequent_words(
         DataError: no word occurs in so many items; names the share that excludes all words.
     """
     items = [
-        [Run([_singular(word) for word in run.words], run.article) for run in _runs(texts)]
+        [WordRun([_singular(word) for word in run.words], run.article) for run in _runs(texts)]
         for texts in tracked(dataset.texts, "Reading texts", "items")
     ]
     names = set(_vocabulary(items, min_share * len(items), max_share * len(items), count))
@@ -248,14 +248,14 @@ def relabel(dataset: PairedDataset, found: Iterable[set[str]], names: Sequence[s
     return PairedDataset.of_items(items, names)
 
 
-def _runs(texts: Iterable[str]) -> Iterator[Run]:
+def _runs(texts: Iterable[str]) -> Iterator[WordRun]:
     for text in texts:
         for part in re.split(r"[.,;:!?()\n]", text):
             before = ""
             for is_word, words in itertools.groupby(_lower(part), key=lambda word: word not in FUNCTION_WORDS):
                 run = list(words)
                 if is_word:
-                    yield Run(run, before in ARTICLES)
+                    yield WordRun(run, before in ARTICLES)
                 before = run[-1]
 
 
@@ -272,13 +272,13 @@ def _singular(word: str) -> str:
     return lemmatize(word, lang="en").casefold() if re.fullmatch("[a-z]*[a-rt-z]s", word) else word
 
 
-def _phrases(runs: Runs) -> set[str]:
+def _phrases(runs: WordRuns) -> set[str]:
     """Words and pairs of neighbouring words."""
     pairs = {f"{a} {b}" for run in runs for a, b in itertools.pairwise(run.words)}
     return {word for run in runs for word in run.words} | pairs
 
 
-def _vocabulary(items: Sequence[Runs], least: float, most: float, count: int) -> list[str]:
+def _vocabulary(items: Sequence[WordRuns], least: float, most: float, count: int) -> list[str]:
     """The words and phrases that look like nouns and occur in the most items, most frequent first."""
     having: Counter[str] = Counter()
     nouns, named, uses = Counter[str](), Counter[str](), Counter[str]()

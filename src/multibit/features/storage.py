@@ -168,7 +168,7 @@ def rows_in(folder: Path, header: Header, items: int, stored: int) -> IntArray |
     return rows
 
 
-class Facts(NamedTuple):
+class ShardFacts(NamedTuple):
     """What the shards of a store have besides vectors.
 
     Attributes:
@@ -186,7 +186,7 @@ class Facts(NamedTuple):
     originals: list[Original | None]
 
 
-def read_facts(paths: Sequence[Path], header: Header) -> Facts:
+def read_facts(paths: Sequence[Path], header: Header) -> ShardFacts:
     """Read all shards of a store, one at a time: an open shard holds a file descriptor.
 
     Raises:
@@ -211,4 +211,4 @@ def read_facts(paths: Sequence[Path], header: Header) -> Facts:
         "image": np.cumsum([len(each) for each in counts]), "text": np.cumsum([each.sum() for each in counts])
     }  # fmt: skip
     joined = {modality: np.concatenate(found) for modality, found in tokens.items()}
-    return Facts(ends, np.concatenate(counts), joined, reasons, truncated, originals)
+    return ShardFacts(ends, np.concatenate(counts), joined, reasons, truncated, originals)

@@ -23,7 +23,7 @@ from multibit.hashing.heads import can_export, export_head
 from multibit.machine import versions_here
 from multibit.paths import replacing
 from multibit.portable.card import model_card
-from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, TEACHER, VERSION, Config, PortableModel
+from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, TEACHER, VERSION, PortableConfig, PortableModel
 from multibit.portable.quantize import SUFFIX, quantize_texts
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def write_config(run: Run, folder: Path, recipe: Recipe | None = None, weights: 
         run: to describe. folder: of the model. recipe, weights: of a quantised model; those of the run by default.
     """
     model = run.model
-    config = Config(
+    config = PortableConfig(
         weights or run.record.model, run.record.method, model.layout.to_dict(), list(run.lengths),
         model.dimensions, recipe or run.recipe, versions_here(),
         list(run.label_names), list(run.record.blocks), run.record.teacher,

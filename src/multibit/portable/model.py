@@ -44,7 +44,7 @@ ROWS = 4096  # coded at a time
 Length = Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)]
 
 
-class Config(msgspec.Struct):
+class PortableConfig(msgspec.Struct):
     """Content of `config.json`.
 
     Attributes:
@@ -101,7 +101,7 @@ class PortableModel:
         Raises:
             FormatError: missing, corrupt or newer.
         """
-        path, config = Path(folder) / CONFIG, read_config(Path(folder))
+        path, config = Path(folder) / CONFIG, read_portable_config(Path(folder))
         with building(path):
             layout = Layout.from_dict(config.layout)
             if not 1 <= layout.longest <= MAX_BITS or max(config.lengths) > layout.longest or layout.views < 1:
@@ -249,13 +249,13 @@ def _is_packaged(recipe: Recipe, modality: Modality) -> bool:
     return each.name in known and bool(each.weights) and not each.source
 
 
-def read_config(folder: Path) -> Config:
+def read_portable_config(folder: Path) -> PortableConfig:
     """Content of the `config.json` of a portable model.
 
     Raises:
         FormatError: missing, corrupt or newer.
     """
-    return typed(read_json(folder / CONFIG, kind=KIND, version=VERSION), Config, folder / CONFIG)
+    return typed(read_json(folder / CONFIG, kind=KIND, version=VERSION), PortableConfig, folder / CONFIG)
 
 
 class Record(msgspec.Struct):
@@ -350,7 +350,7 @@ class PortableRun:
             return None
         model = PortableModel.open(place, many=many)
         if not is_run:
-            config = read_config(path)
+            config = read_portable_config(path)
             about = Record(config.model, config.method, None, config.label_names, config.blocks, config.teacher)
             return cls(path, about, model)
         record = typed(read_json(path / "run.json", kind="run", version=1), Record, path / "run.json")

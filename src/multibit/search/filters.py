@@ -84,7 +84,7 @@ class Filter(NamedTuple):
         return _Columns(metadata, kinds).mask(self.tree)
 
 
-def evaluate(where: Where, metadata: Metadata, kinds: Kinds) -> Mask:
+def passing(where: Where, metadata: Metadata, kinds: Kinds) -> Mask:
     """(N,) bool, the items that a filter passes.
 
     Args:
@@ -96,7 +96,7 @@ def evaluate(where: Where, metadata: Metadata, kinds: Kinds) -> Mask:
     Example:
         >>> from multibit.search.columns import IdColumn
         >>> data = Metadata.of([{"tags": ["a"], "n": 1}, {"tags": ["a", "b"]}, {"n": 5}], IdColumn(range(3)))
-        >>> evaluate({"tags": "a"}, data, data.kinds), evaluate({"n": {"$gt": 0}, "tags": None}, data, data.kinds)
+        >>> passing({"tags": "a"}, data, data.kinds), passing({"n": {"$gt": 0}, "tags": None}, data, data.kinds)
         (array([ True,  True, False]), array([False, False,  True]))
     """
     return _Columns(metadata, kinds).mask(parse(where, kinds))

@@ -18,7 +18,7 @@ from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn
 from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES, Engine
-from multibit.search.filters import evaluate, read_typed
+from multibit.search.filters import passing, read_typed
 from multibit.search.metadata import Metadata
 from multibit.search.one_model import OfOneModel
 from multibit.search.results import SearchResult
@@ -362,7 +362,7 @@ class Index(OfOneModel):
     def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
         """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
         columns, kinds = [part.segment.metadata for part in self._version.parts], self._version.kinds
-        return read_typed(typed, lambda where: any(evaluate(where, each, kinds).any() for each in columns), kinds)
+        return read_typed(typed, lambda where: any(passing(where, each, kinds).any() for each in columns), kinds)
 
     # On disk
 

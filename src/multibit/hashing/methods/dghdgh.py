@@ -26,7 +26,7 @@ NEGLIGIBLE = 2.0**-24  # eta below this changes no float32 value that lambda * e
 SMALL_SHARE, LARGE_SHARE = 0.1, 0.9  # the two weights that synthetic negatives can have
 HEAD_NORM, NETWORK_NORM = 2.0, 1.0  # largest norms of the gradients of the hash layers and of the graph network
 GRAPHS = len(MODALITIES) ** 2
-Codes = Mapping[Modality, Tensor]
+Sides = Mapping[Modality, Tensor]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Dghdgh(Learner):
         share = 1 - math.exp(-self.settings.beta / mean) if mean > 0 else 0.0
         return LARGE_SHARE if share >= LARGE_SHARE else SMALL_SHARE
 
-    def triplet_loss(self, codes: Codes, labels: Tensor) -> Tensor:
+    def triplet_loss(self, codes: Sides, labels: Tensor) -> Tensor:
         """J_r: mean of the triplet losses from either modality to either; inside one, no item is its own positive."""
         related = shared_labels(labels) > 0
         others = related & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -209,7 +209,7 @@ class Dghdgh(Learner):
         ]
         return torch.stack(losses).mean()
 
-    def hash_terms(self, codes: Codes, labels: Tensor, graph: Graph) -> Tensor:
+    def hash_terms(self, codes: Sides, labels: Tensor, graph: Graph) -> Tensor:
         """(2,) share of a graph in the mean of l2 J_gca and l3 J_syn; lambda is constant."""
         first, second = codes[graph.first], codes[graph.second]  # (b, B)
         logits, nodes, values = self.network(first, second, graph.related, graph.edges)
@@ -224,12 +224,12 @@ class Dghdgh(Learner):
         weighted = [self.settings.graph_weight * classified, self.synthetic_weight * ranked]
         return torch.stack(weighted) / GRAPHS
 
-    def classifier_loss(self, codes: Codes, labels: Tensor) -> Tensor:
+    def classifier_loss(self, codes: Sides, labels: Tensor) -> Tensor:
         """Weighted mean of the classification losses of both modalities."""
         losses = [soft_label_cross_entropy(self.classifier(each), labels) for each in codes.values()]
         return self.settings.classifier_weight * torch.stack(losses).mean()
 
-    def generator_terms(self, codes: Codes, labels: Tensor, graph: Graph) -> Tensor:
+    def generator_terms(self, codes: Sides, labels: Tensor, graph: Graph) -> Tensor:
         """(3,) share of a graph in the mean of weighted J_ce, J_sim and J_div; codes and classifier are constant."""
         first, second = codes[graph.first], codes[graph.second]  # (b, B)
         _, nodes, values = self.network(first, second, graph.related, graph.edges)
@@ -248,14 +248,14 @@ class Dghdgh(Learner):
         return torch.stack(terms) / GRAPHS
 
     def _update_hash(
-        self, codes: Codes, labels: Tensor, graphs: Sequence[Graph], heads: Descent, network: Descent
+        self, codes: Sides, labels: Tensor, graphs: Sequence[Graph], heads: Descent, network: Descent
     ) -> Tensor:
         """One step of both down the gradient of J_m, which is made graph by graph to have only one in memory.
 
         Returns:
             (3,) the triplet loss, and the terms of `hash_terms`.
         """
-        ends: Codes = {name: each.detach().requires_grad_() for name, each in codes.items()}
+        ends: Sides = {name: each.detach().requires_grad_() for name, each in codes.items()}
         for descent in (heads, network):
             descent.clear()
         triplet = self.triplet_loss(ends, labels)
@@ -266,7 +266,7 @@ class Dghdgh(Learner):
         network.follow()
         return torch.cat([triplet.detach()[None], torch.stack(values).sum(dim=0)])
 
-    def _update_generator(self, codes: Codes, labels: Tensor, graphs: Sequence[Graph], network: Descent) -> Tensor:
+    def _update_generator(self, codes: Sides, labels: Tensor, graphs: Sequence[Graph], network: Descent) -> Tensor:
         """One step of the graph network down the gradient of J_gen, graph by graph: (3,) terms of `generator_terms`."""
         network.clear()
         values = [_differentiate(self.generator_terms(codes, labels, graph)) for graph in graphs]
@@ -349,7 +349,7 @@ def spread(between: Tensor, edges: Edges) -> Tensor:
     return variance.clamp(min=LEAST_DISTANCE**2).sqrt()
 
 
-def _detached(codes: Codes) -> dict[Modality, Tensor]:
+def _detached(codes: Sides) -> dict[Modality, Tensor]:
     return {name: each.detach() for name, each in codes.items()}
 
 

@@ -252,8 +252,7 @@ def write_run_items(run: AnyRun, folder: Path | str, bits: int | None = None) ->
         DataError: several codes per item, `bits` longer than the codes, or as `open_features` and `write_huggingface`.
     """
     require_one_view(run, "A data set")
-    length = run.model.bits if bits is None else bits
-    run.model.layout.serving(length)  # refuses longer codes before the encoding
+    length = _length_of(run, bits)
     store = open_features(run)
     coded = encode_store(run.model, store).at(length)
     codes = {f"{modality}_code": coded.codes(modality).prefix(length).to_bytes() for modality in MODALITIES}
@@ -284,6 +283,17 @@ def write_index_items(index: Index, folder: Path | str, bits: int | None = None)
     packed = {"code": codes.prefix(length).to_bytes()}
     write_huggingface(dataset, folder, codes=packed, fields=fields, description=description)
     return length, len(index)
+
+
+def _length_of(run: AnyRun, bits: int | None) -> int:
+    """A code length, the longest when None, that is checked before the encoding.
+
+    Raises:
+        DataError: `bits` longer than the codes.
+    """
+    length = run.model.bits if bits is None else bits
+    run.model.layout.serving(length)
+    return length
 
 
 # Indices
@@ -474,8 +484,7 @@ def duplicates_of_run(
         DataError: a radius that is not whole or negative, or `bits` longer than the codes.
     """
     check_radius(radius, "radius")
-    length = run.model.bits if bits is None else bits
-    run.model.layout.serving(length)  # refuses longer codes before the encoding
+    length = _length_of(run, bits)
     coded = encode_store(run.model, store).at(length)
     found = near_duplicates(coded.codes(modality), radius, length)
     ids = IdColumn.of([store.dataset.ids[row] for row in found.rows])

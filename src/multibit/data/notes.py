@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -21,6 +21,13 @@ def note_left_out(source: Path, what: str, names: Sequence[Path | str]) -> None:
     if names:
         message = f"{source}: {len(names):,} {what} left out, such as {names[0]}."
         warnings.warn(_encodable(message), DataNote, stacklevel=3)
+
+
+def note_other_kinds(source: Path, counts: Mapping[str, int]) -> None:
+    """Count files of other kinds that were left out of a source, by their suffix; nothing if there are none."""
+    if counts:
+        listed = ", ".join(f"{suffix} ({count:,})" for suffix, count in sorted(counts.items()))
+        warnings.warn(_encodable(f"{source}: files of other kinds left out: {listed}."), DataNote, stacklevel=3)
 
 
 def _encodable(message: str) -> str:

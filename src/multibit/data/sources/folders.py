@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.notes import note, note_left_out
+from multibit.data.notes import note, note_left_out, note_other_kinds
 from multibit.data.sources.common import IMAGE_SUFFIXES, read_lines, walk
 from multibit.data.values import same_name
 from multibit.errors import DataError
@@ -108,9 +108,7 @@ def _read(root: Path, suffixes: Iterable[str]) -> list[Mapping[Stem, Path]]:
         if found[kind].setdefault(stem, path) != path:
             duplicates.append(path)
     note_left_out(root, "files whose name exists with another suffix", duplicates)
-    if others:
-        kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in sorted(others.items()))
-        note(f"{root}: files of other kinds left out: {kinds}.")
+    note_other_kinds(root, others)
     return list(found.values())
 
 

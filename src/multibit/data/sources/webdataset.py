@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multibit.data.dataset import PairedDataset
-from multibit.data.notes import note, note_left_out
+from multibit.data.notes import note, note_left_out, note_other_kinds
 from multibit.data.sources.common import IMAGE_SUFFIXES, NAME_ENCODING, ImageFolder, split_lines, unique_ids, walk
 from multibit.data.values import labels_of, same_name, texts_of
 from multibit.errors import DataError, first_line
@@ -187,9 +187,7 @@ def _note_left_out(source: Path, found: Mapping[str, Mapping[str, Sequence[str]]
     kinds = Counter(
         suffix for _, files in items for suffix in files if suffix not in (_image(files), *DESCRIBED_BY)
     )  # fmt: skip
-    if kinds:
-        listed = ", ".join(f"{suffix} ({count:,})" for suffix, count in sorted(kinds.items()))
-        note(f"{source}: files of other kinds left out: {listed}.")
+    note_other_kinds(source, kinds)
 
 
 def _contents(shard: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, str, bytes]]:

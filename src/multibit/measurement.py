@@ -20,7 +20,7 @@ from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
 from multibit.evaluation.health import BitUse, bit_use
 from multibit.evaluation.pair_metrics import add_pair_recall
-from multibit.evaluation.protocol import Evaluation, below_floor, evaluate_rankings
+from multibit.evaluation.protocol import Evaluation, evaluate_rankings, floor_warning
 from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore
@@ -131,7 +131,7 @@ def measure(
     several = len(store.text) > len(store)
     texts = (text_codes(run, store, split.query), text_codes(run, store, split.database)) if several else None
     evaluations[0] = add_pair_recall(evaluations[0], rankings[0], texts)
-    notes += [NO_LABELS] if not rankings[0].labelled else filter(None, map(below_floor, evaluations))
+    notes += [NO_LABELS] if not rankings[0].labelled else filter(None, map(floor_warning, evaluations))
     bits = bit_use(rankings[0], run.model.blocks)
     return MeasuredRun(tuple(rankings), tuple(evaluations), bits, tuple(notes), run, query, database)
 
@@ -327,8 +327,8 @@ def measure_codes(sets: CodeSets, *, protocol: str = WHOLE, at: int | None = Non
     evaluation = add_pair_recall(
         evaluate_rankings(rankings, training_labels=None, protocol=protocol, at=at, name=sets.name), rankings
     )
-    notes = () if rankings.labelled else (NO_LABELS,)
-    return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), notes, sets)
+    notes = filter(None, [floor_warning(evaluation)]) if rankings.labelled else [NO_LABELS]
+    return MeasuredCodes((rankings,), (evaluation,), bit_use(rankings), tuple(notes), sets)
 
 
 def require_same_items(sets: CodeSets, run: Run, store: FeatureStore) -> None:

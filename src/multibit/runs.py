@@ -423,11 +423,20 @@ def require_same_split(first: Run, other: Run) -> None:
 
 
 def require_comparable(first: Run, other: Run) -> None:
-    """Refuse to compare runs whose queries or code lengths differ.
+    """Refuse to compare runs whose data, queries or code lengths differ.
 
     Raises:
-        MismatchError: the splits or the lengths differ.
+        MismatchError: the features or the labels, the splits, or the lengths differ.
     """
+    if other.record.data != first.record.data:
+        theirs, mine = (
+            f"{run.folder} on {run.features or 'features'} (data {run.record.data})" for run in (other, first)
+        )
+        raise MismatchError(
+            f"trained on different data, {theirs}, {mine}: they cannot be compared.",
+            field="data",
+            hint="Train both on the same features and labels.",
+        )
     require_same_split(first, other)
     if other.lengths != first.lengths:
         lengths = ["/".join(map(str, each.lengths)) for each in (other, first)]

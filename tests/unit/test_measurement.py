@@ -14,6 +14,7 @@ from multibit import HashModel, Run, Split, measurement
 from multibit.errors import MismatchError, MissingExtraError
 from multibit.evaluation import cost
 from multibit.evaluation.metric import MAP
+from multibit.evaluation.protocol import ALL_RELEVANT
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe
 from multibit.hashing.encode import encode_store
@@ -44,6 +45,18 @@ def test_evaluation_refuses_other_data(field, finished, tmp_path):
 def test_evaluation_accepts_the_same_data_at_another_path(finished, tmp_path):
     moved = save_npz(tmp_path / "moved.npz")
     assert [evaluation.queries for evaluation in evaluate_run(finished, moved)] == [16, 16]
+
+
+def test_labels_that_make_every_item_relevant_are_told(split, tmp_path):
+    store = save_npz(tmp_path / "one.npz", labels=np.ones((ITEMS, 1), np.uint8), label_names=["photo"])
+    run = Run.create(tmp_path / "run", store, split, dataclasses.replace(SMALL, epochs=1))
+    measured = measure(run, store)
+    assert [each.mean("mAP", "t2i", 16) for each in measured.evaluations] == [1, 1]
+    assert len(measured.notes) == 2 and all(note.startswith(ALL_RELEVANT) for note in measured.notes)
+
+
+def test_usual_labels_are_no_reason_for_a_warning_about_the_order(finished, store):
+    assert not any(ALL_RELEVANT in note for note in measure(finished, store).notes)
 
 
 def slow_average_precision(query_bits, database_bits, query_labels, database_labels, at=None):

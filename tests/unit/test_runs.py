@@ -195,10 +195,10 @@ def test_a_finished_run_is_not_overwritten(finished, store, split):
 @pytest.mark.parametrize(
     ("role", "rows", "numbers"),
     [
-        ("train", [1, 2, 999], ("999", "80")),
-        ("validation", [80], ("row 80", "80 rows")),
-        ("query", [40, 999], ("999", "80")),
-        ("database", [0, 999], ("999", "80")),
+        ("train", [1, 2, 999], ("999", "0 to 79")),
+        ("validation", [80], ("row 80", "0 to 79")),
+        ("query", [40, 999], ("999", "0 to 79")),
+        ("database", [0, 999], ("999", "0 to 79")),
         ("database", [], ()),
         ("query", [], ()),
     ],
@@ -385,7 +385,9 @@ def test_the_method_is_recorded(method, store, split, tmp_path):
 def test_runs_of_other_lengths_or_splits_are_not_comparable(finished, other_run, store, split, tmp_path):
     require_comparable(finished, finished)
     longer = Run.create(tmp_path / "longer", store, split, dataclasses.replace(SMALL, lengths=(6, 12), epochs=1))
-    for other, field in ((other_run, "split"), (longer, "lengths")):
+    unlabelled = save_npz(tmp_path / "unlabelled.npz", labels=np.zeros((ITEMS, 0), np.uint8), label_names=())
+    free = Run.create(tmp_path / "free", unlabelled, split, lengths=(6, 16), epochs=1, method="multibit-free")
+    for other, field in ((other_run, "split"), (longer, "lengths"), (free, "data")):
         with pytest.raises(MismatchError) as caught:
             require_comparable(finished, other)
         assert caught.value.field == field and str(other.folder) in caught.value.problem

@@ -251,6 +251,8 @@ def test_a_state_of_other_settings_is_refused(change, tmp_path):
     with pytest.raises(MismatchError) as caught:
         fit_small(pairs, config=dataclasses.replace(SMALL, **change), state_file=path)
     assert caught.value.file == path
+    for name, value in change.items():
+        assert f"{name} {getattr(SMALL, name)} there, {value} now" in caught.value.problem
 
 
 @pytest.mark.parametrize("field", ["image", "text", "labels"])

@@ -263,6 +263,6 @@ def require_split_fits(split: Split, items: int) -> None:
     """
     for name, rows in split.roles.items():
         if len(rows) and rows.max() >= items:
-            raise DataError(f"{name} has row {rows.max()}, the features have {items} rows.", field="split")
+            raise DataError(f"{name} has row {rows.max()}, the features have rows 0 to {items - 1}.", field="split")
         if not len(rows) and name in ("query", "database"):
             raise DataError(f"no row in {name}, so nothing could be evaluated.", field="split")

@@ -377,6 +377,10 @@ def within_modality(
     }
 
 
+ALWAYS = 1 - 1e-9
+"""A floor above this is 1, apart from rounding."""
+
+
 def random_floor(counts: RankingCounts) -> FloatArray:
     """Exact expected AP (Q,) of a random order: all items tied, averaged over all tie orders.
 
@@ -408,8 +412,16 @@ def popularity_floor(query_labels: Labels, database_labels: Labels, training_lab
     return average_precision(query, database, query_labels, database_labels[order], ties="stable")
 
 
-def below_floor(evaluation: Evaluation) -> str:
-    """A warning where codes rank worse than one order for all queries, most common labels first; else empty."""
+ALL_RELEVANT = "every item is relevant to every query, so any order has 100 % mAP: it says nothing about the codes"
+
+
+def floor_warning(evaluation: Evaluation) -> str:
+    """A warning where mAP is no sign of learning; else empty.
+
+    Every item is relevant, or codes rank worse than one order for all queries, most common labels first.
+    """
+    if evaluation.labelled and evaluation.floor("random") > ALWAYS:
+        return f"{ALL_RELEVANT} ({evaluation.protocol})."
     if "popularity" not in evaluation.floors:
         return ""
     floor, bits = evaluation.floor("popularity"), max(evaluation.lengths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from multibit.codes.items import MODALITIES
-from multibit.config import EpochSettings
+from multibit.config import EpochSettings, Settings
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features.pairs import Pairs
 from multibit.files import fingerprint
@@ -27,7 +27,7 @@ from multibit.progress import track
 Score = Callable[[CodeModel], float]
 """Quality of a model on validation data, larger is better."""
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 SAVING = 20  # a state is written at most every so many times as long as writing it takes
 
 
@@ -103,7 +103,7 @@ def fit(
     sizes = _sizes(len(training), settings.batch_size, learner.smallest_batch)
     descents = learner.optimizers(settings.epochs * len(sizes))
     identity = fingerprint(settings.to_dict(), learner.identity, selection, *training.arrays)
-    state = _resume(state_file, identity, learner, descents)
+    state = _resume(state_file, identity, settings, learner, descents)
     due = time.monotonic() + save_every
     last = settings.epochs if until is None else min(until, settings.epochs)
     with track(label, last, "epochs", done=min(state.epoch, last)) as advance:
@@ -128,7 +128,7 @@ def fit(
             advance(1, note=_note(state, measure))
             if state_file and (time.monotonic() >= due or epoch == last):
                 begun = time.monotonic()
-                _save_state(state_file, identity, state, learner, descents)
+                _save_state(state_file, identity, settings, state, learner, descents)
                 written = time.monotonic()
                 due = written + (max(save_every, SAVING * (written - begun)) if save_every else 0)
     learner.load_state_dict(state.best, strict=False)
@@ -228,21 +228,26 @@ def _note(state: TrainingState, measure: str) -> str:
     return f"{loss}, {measure} {last[f'validation_{measure}']:.3f} (best {state.best_score:.3f})"
 
 
-def _save_state(path: Path, identity: str, state: TrainingState, learner: Learner, descents: Sequence[Descent]) -> None:
+def _save_state(
+    path: Path, identity: str, settings: Settings, state: TrainingState, learner: Learner, descents: Sequence[Descent]
+) -> None:
     state.learner, state.descents = learner.state_dict(), [each.state_dict() for each in descents]
     buffer = io.BytesIO()  # torch's own writer hides the error of a full disk
     content = {name: value for name, value in vars(state).items() if name != "by_length"}
-    torch.save({"version": STATE_VERSION, "identity": identity, **content}, buffer)
+    about = {"version": STATE_VERSION, "identity": identity, "settings": settings.to_dict()}
+    torch.save({**about, **content}, buffer)
     with replacing(path) as temporary:
         temporary.write_bytes(buffer.getbuffer())
 
 
-def _resume(path: Path | None, identity: str, learner: Learner, descents: Sequence[Descent]) -> TrainingState:
+def _resume(
+    path: Path | None, identity: str, settings: Settings, learner: Learner, descents: Sequence[Descent]
+) -> TrainingState:
     if path is None or not path.exists():
         return TrainingState()
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        version, found = content.pop("version"), content.pop("identity")
+        version, found, given = content.pop("version"), content.pop("identity"), content.pop("settings", None)
     except Exception as error:  # torch raises many types for a corrupt file
         kind = type(error).__name__
         problem = f"corrupt or truncated, or not a training state ({kind})."
@@ -255,9 +260,8 @@ def _resume(path: Path | None, identity: str, learner: Learner, descents: Sequen
             hint="Upgrade multibit to resume it.",
         )
     if found != identity:
-        raise MismatchError(
-            "belongs to a training with other settings or data.", file=path, hint="Choose another folder or delete it."
-        )
+        problem = f"belongs to a training {_difference(given, settings.to_dict())}."
+        raise MismatchError(problem, file=path, hint="Choose another folder or delete it.")
     if version < 3:  # one optimiser, on its own
         content["descents"] = [{name: content.pop(name) for name in ("optimizer", "schedule")}]
     state = TrainingState(**content)
@@ -266,3 +270,13 @@ def _resume(path: Path | None, identity: str, learner: Learner, descents: Sequen
     for descent, saved in zip(descents, state.descents, strict=True):
         descent.load_state_dict(saved)
     return state
+
+
+def _difference(found: Mapping[str, Any] | None, own: Mapping[str, Any]) -> str:
+    """How the training of a state differs from this one; before version 5 its settings were not stored."""
+    if found is None:
+        return "with other settings or data"
+    if found.keys() != own.keys():
+        return "of another method"
+    changed = [f"{name} {found[name]} there, {own[name]} now" for name in own if found[name] != own[name]]
+    return f"with other settings: {'; '.join(changed)}" if changed else "of other data or of another method"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 _ARGUMENT = re.compile(r"`(\w+)`")
+_SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+):/(?!/)")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -22,6 +23,16 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def shown_path(path: Path) -> str:
+    """A path for messages; `Path` leaves out slashes of a URL that a user gave for a file.
+
+    Example:
+        >>> shown_path(Path("s3://bucket/items.csv")), shown_path(Path("file:///items.csv")), shown_path(Path("run"))
+        ('s3://bucket/items.csv', 'file:///items.csv', 'run')
+    """
+    return _SCHEME.sub(lambda match: f"{match[1]}:{'///' if match[1] == 'file' else '//'}", str(path))
+
+
 def shown(value: object) -> object:
     """A value of a page: a text as `printable` gives it, anything else unchanged."""
     return printable(value) if type(value) is str else value
@@ -32,7 +43,8 @@ class MultibitError(Exception):
 
     Attributes:
         problem: what is wrong, with the value that was found and the one that is needed.
-        file: file or folder where it is wrong. row: of that file, as an editor counts. field: column, key or array.
+        file: file or folder where it is wrong. row: of that file, from 1, as an editor counts. field: column, key or
+            array.
         option: argument of the Python function that has to change, such as "columns"; the command line shows the
             option with that meaning, such as "--map".
         hint: how to fix it; arguments in backquotes are shown as options by the command line.
@@ -68,7 +80,9 @@ class MultibitError(Exception):
         """
         option = flag_of(self.option) or self.option
         row = "" if self.row is None else f"row {self.row}"
-        place = ", ".join(part for part in (option, str(self.file or ""), row, self.field) if part)
+        place = ", ".join(
+            part for part in (option, "" if self.file is None else shown_path(self.file), row, self.field) if part
+        )
         hint = _ARGUMENT.sub(lambda match: flag_of(match[1]) or match[0], self.hint)
         return printable(" ".join(part for part in (f"{place}:" if place else "", self.problem, hint) if part))
 

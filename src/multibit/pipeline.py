@@ -21,7 +21,7 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.huggingface import write_huggingface
-from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
+from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError, shown_path
 from multibit.features import EncoderRecipe, FeatureStore
 from multibit.features.load import located_recipe
 from multibit.files import fingerprint
@@ -444,7 +444,9 @@ def open_index(
         return _open_remote(run, str(folder), modality, bits, partial)
     folder = Path(folder)
     if _SCHEME.match(str(folder)) and not folder.exists():
-        raise ConfigError(f"the URL of a database begins with {', '.join(SCHEMES)}; got {folder}.", option="index")
+        raise ConfigError(
+            f"the URL of a database begins with {', '.join(SCHEMES)}; got {shown_path(folder)}.", option="index"
+        )
     path = index_path(folder, index_name(run, modality, bits))
     if not path.exists():
         raise DataError("no such index.", file=path, hint=f"Build one with: multibit index {run.folder}")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from commands import TINY, assert_names, cli, refused
+from commands import TINY, assert_names, cli, done, refused
 from conftest import plant
 from multibit import FeatureStore, Run, Split
 from multibit.files import write_json
@@ -166,7 +166,7 @@ def ready(**changes):
         ({"text": np.zeros((9, 16))}, "bad.npz|9"),
         ({"image": np.zeros(60)}, "bad.npz|image|(60,)"),
         ({"image": np.zeros((60, 3), int)}, "bad.npz|image|int64"),
-        ({"text": np.full((60, 16), np.nan)}, "bad.npz|text features|row 0|nan"),
+        ({"text": np.full((60, 16), np.nan)}, "bad.npz|text features|[0, 0]|nan"),
         ({"ids": ["a"] * 60}, "bad.npz|'a'"),
         ({"label_names": ["a"] * 3}, "bad.npz|8|3"),
         ({name: array[:4] for name, array in plant(60).items()}, "4 items"),
@@ -220,6 +220,23 @@ def test_a_file_in_place_of_a_feature_store_is_named(here):
 )
 def test_a_bad_search_is_named(options, named, here):
     assert_names(refused("search", "run", "word", *options.split()), *named.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [("train ready.npz --out URL", "--out"), ("info URL", "PATH"), ("evaluate run --against URL", "--against"),
+     ("search run --queries URL --out hits.parquet", "--queries")],
+)  # fmt: skip
+def test_a_url_is_not_taken_for_a_path(arguments, option, here):
+    url = "s3://bucket/a"
+    assert_names(refused(*arguments.replace("URL", url).split()), option, url)
+    assert not Path("s3:").exists()
+
+
+def test_a_folder_is_no_query_unless_its_name_is_meant(here):
+    Path("word").mkdir()
+    assert_names(refused("search", "run", "word"), "QUERY", "word", "--as text")
+    done("search", "run", "word", "--as", "text")
 
 
 def test_an_image_query_that_is_no_image_is_named(here):

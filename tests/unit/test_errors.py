@@ -58,6 +58,8 @@ def test_fields_that_are_not_given_are_empty():
     ("given", "shown"),
     [
         ({}, "wrong."),
+        ({"file": "s3://bucket/items.csv"}, "s3://bucket/items.csv: wrong."),
+        ({"file": Path("file:///items.csv")}, "file:///items.csv: wrong."),
         ({"file": "a.csv"}, "a.csv: wrong."),
         ({"row": 0}, "row 0: wrong."),
         ({"file": Path("a.csv"), "row": 2}, "a.csv, row 2: wrong."),

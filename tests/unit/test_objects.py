@@ -22,10 +22,11 @@ from multibit.bulk import code_parts, index_parts
 from multibit.codes import MODALITIES
 from multibit.data import objects
 from multibit.data.manifest import read_manifest
+from multibit.data.notes import DataNote
 from multibit.data.objects import fetch, is_url, joined, listed, place_of, put, sizes_of
 from multibit.data.parts import Parts
 from multibit.data.sources.webdataset import read_webdataset
-from multibit.errors import DataError, MismatchError, MissingExtraError
+from multibit.errors import DataError, MismatchError, MissingExtraError, shown_path
 from multibit.features.extract import extract_features
 from multibit.features.parts import extract_parts, join_parts
 from multibit.pipeline import index_path
@@ -296,7 +297,7 @@ def test_a_manifest_does_not_choose_what_this_machine_connects_to(image, tmp_pat
     monkeypatch.setattr(objects, "_filesystem", watched)
     with pytest.raises(DataError) as caught:
         parts_of("memory://bucket/data/items.jsonl", tmp_path)
-    assert (caught.value.row, "memory://bucket/data/items.jsonl" in caught.value.field) == (2, True)
+    assert (caught.value.row, shown_path(caught.value.file)) == (2, "memory://bucket/data/items.jsonl")
     assert {place_of(url) for url, _ in opened} == {"memory://bucket"}
 
 
@@ -336,11 +337,31 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     write_bytes("memory://bucket/bad.csv", b"name\nx\n")
     with pytest.raises(DataError) as bad:
         parts_of("memory://bucket/bad.csv", tmp_path)
-    assert "memory://bucket/bad.csv" in bad.value.field and bad.value.file is None
+    assert shown_path(bad.value.file) == "memory://bucket/bad.csv"
     with pytest.raises(DataError):
         join_parts("memory://bucket/none", tmp_path / "joined")
     with pytest.raises(DataError):
         listed("memory://bucket/none", (".parquet",))
+
+
+def test_messages_name_what_the_user_gave_and_no_temporary_file(tmp_path):
+    base = f"file://{tmp_path}/data"
+    manifest(base, name="items.csv")  # lines of JSON, so no table
+    manifest(base, rows=range(4))
+    shard(f"{base}/a.tar", range(3))
+    cut = (tmp_path / "data" / "a.tar").read_bytes()[:2000]
+    write_bytes(f"{base}/b.tar", cut)
+    for name in ("items.csv", "b.tar"):
+        with pytest.raises(DataError) as caught:
+            Parts.of(f"{base}/{name}", tmp_path / "local").fetch(0, tmp_path / "local")
+        assert str(caught.value).startswith(f"{base}/{name}") and "local" not in str(caught.value)
+    write_bytes(f"{base}/notes.csv", b"id,image,text,more\n1,images/0.png,x,y\n2,images/none.png,x,y\n")
+    with pytest.warns(DataNote, match="more") as told:
+        parts = Parts.of(f"{base}/notes.csv", tmp_path / "local")
+        extract_parts(parts, *ENCODERS, f"file://{tmp_path}/out")
+    assert {str(each.message).partition(": ")[0] for each in told} == {f"{base}/notes.csv"}
+    ((_, reason),) = join_parts(f"file://{tmp_path}/out", tmp_path / "store").skipped
+    assert reason == "no such image."
 
 
 @pytest.mark.parametrize(("protocol", "extra"), [("s3", "s3"), ("gs", "gcs")])
@@ -397,6 +418,9 @@ def test_the_command_line_goes_from_urls_to_an_index(tmp_path, letters, pictured
     np.testing.assert_array_equal(one.image[:], other.image[:])
     assert one.dataset.ids == other.dataset.ids
     done("encode", pictured.folder, source, "--out", f"{base}/codes")
+    (tmp_path / "rows.csv").write_text("id,file,text\n1,images/1.png,a\n2,images/2.png,b\n")
+    mapped = "--images", f"{base}/data", "--map", "image=file"
+    assert "2 items" in done("encode", pictured.folder, f"{base}/rows.csv", "--out", f"{base}/mapped", *mapped)
     done("index", pictured.folder, "--codes", f"{base}/codes", "--out", tmp_path / "index")
     assert len(Index.open(tmp_path / "index" / "image.mbx")) == 9
     for words in (
@@ -405,6 +429,7 @@ def test_the_command_line_goes_from_urls_to_an_index(tmp_path, letters, pictured
         ("features", tmp_path / "data" / "items.jsonl", "--out", f"{base}/x"),
         ("features", f"{base}/parts", "--out", f"{base}/x"), ("encode", pictured.folder, source, "--out", "codes.npz"),
         ("encode", pictured.folder, source, "--out", f"{base}/codes", "--bits", 8),
+        ("encode", pictured.folder, "--images", f"{base}/data"),
         ("index", pictured.folder, "--codes", f"{base}/codes", "--out", tmp_path / "index", "--update"),
         ("features", tmp_path / "data" / "items.jsonl", "--out", tmp_path / "x", "--download"),
     ):  # fmt: skip

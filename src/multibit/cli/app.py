@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from multibit import __version__
-from multibit.errors import ConfigError, MissingExtraError, MultibitError, printable
+from multibit.errors import ConfigError, MissingExtraError, MultibitError, printable, shown_path
 from multibit.progress import showing
 
 SPELLED_AS: Mapping[str, tuple[str, ...]] = {
@@ -49,20 +50,32 @@ def stop_on_sigterm() -> None:
 
 
 class Verb(TyperCommand):
-    """A verb that refuses an option with one value that is given twice: the first value would have no effect."""
+    """A verb that refuses an option with one value that is given twice, and a URL where it needs a path."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line.
 
         Raises:
-            ConfigError: an option is given twice.
+            ConfigError: an option is given twice, which would have no effect; or a URL, which would become the name of
+                a local file.
         """
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         once = [param for param in order if not (getattr(param, "multiple", False) or getattr(param, "is_flag", False))]
         for param in once:
             if param.param_type_name == "option" and once.count(param) > 1:
                 raise ConfigError("given twice.", option=str(param.name), hint="Give it once.")
-        return list(super().parse_args(ctx, args))
+        rest = list(super().parse_args(ctx, args))
+        for name, value in ctx.params.items():
+            _refuse_urls(name, value if isinstance(value, list | tuple) else [value])
+        return rest
+
+
+def _refuse_urls(name: str, values: Iterable[Any]) -> None:
+    """Refuse paths of a parameter that were given as URLs."""
+    for value in values:
+        if isinstance(value, Path) and (url := shown_path(value)) != str(value):
+            hint = "Copy it to this machine. URLs are read by: multibit features, encode, index --codes."
+            raise ConfigError(f"need a file or folder, got the URL {url}.", option=name, hint=hint)
 
 
 class Verbs(TyperGroup):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from multibit.cli.options import (
     Cluster,
     ClusterOption,
+    ColumnOption,
     ConfigOption,
     Device,
     DeviceOption,
@@ -21,6 +22,7 @@ from multibit.cli.options import (
     QueriesOption,
     RunArgument,
     SeedOption,
+    SeparatorOption,
     SetOption,
     SplitOption,
     TrainingOption,
@@ -71,7 +73,7 @@ def train(
     multibit-free, which needs none. A method of one length trains a model
     for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
-    from multibit.evaluation.protocol import common_labels_floor
+    from multibit.evaluation.protocol import ALL_RELEVANT, ALWAYS, common_labels_floor
     from multibit.features.leaks import crossing_duplicates
     from multibit.machine import processors
     from multibit.paths import require_writable
@@ -106,6 +108,8 @@ def train(
             "most common labels first: nothing was learned, or the labels say little about the items.",
             err=True,
         )
+    if floor > ALWAYS:
+        echo(f"Warning: {ALL_RELEVANT}.", err=True)
 
 
 def select(
@@ -217,6 +221,11 @@ def encode(
     bits: Annotated[int | None, typer.Option(help="Code length. Default: the full length.")] = None,
     engine: ClusterOption = Cluster.local,
     workers: Annotated[int, typer.Option(min=1, help="Number of Ray workers.")] = 2,
+    images: Annotated[
+        str | None, typer.Option(help="Of a URL: URL of the folder of the images. Default: that of the manifest.")
+    ] = None,
+    column: ColumnOption = None,
+    separator: SeparatorOption = None,
     download: UrlDownloadOption = False,
 ) -> None:
     """Write the codes of all items for other tools.
@@ -235,9 +244,10 @@ def encode(
         refuse_unused(ctx, "without --engine ray", "workers")
     if features is not None and is_url(features):
         refuse_unused(ctx, "with a URL: the codes have all lengths", "bits")
-        _encode_url(run, features, out, engine.value, workers, download=download)
+        reading = {"images": images, "columns": pairs(column, "column"), "separator": separator or "|"}
+        _encode_url(run, features, out, reading, engine.value, workers, download=download)
         return
-    refuse_unused(ctx, "without a URL as FEATURES", "download")
+    refuse_unused(ctx, "without a URL as FEATURES", "images", "column", "separator", "download")
     given, target = None if features is None else Path(features), Path(out)
     require_ending(target, "out", ".npz", ".mat")
     require_writable(target, unlike=(given,))
@@ -249,7 +259,9 @@ def encode(
     echo(f"Wrote {out}: {counted(len(store), 'item', 'items')}, {bits or loaded.model.bits} bits per modality")
 
 
-def _encode_url(run: Path, data: str, out: str, engine: str, workers: int, *, download: bool) -> None:
+def _encode_url(
+    run: Path, data: str, out: str, reading: dict[str, Any], engine: str, workers: int, *, download: bool
+) -> None:
     """Code data in a store part by part."""
     import tempfile
 
@@ -264,7 +276,7 @@ def _encode_url(run: Path, data: str, out: str, engine: str, workers: int, *, do
         )
     loaded = Run.load(run)
     with tempfile.TemporaryDirectory() as temporary:
-        parts = Parts.of(data, Path(temporary), download=download)
+        parts = Parts.of(data, Path(temporary), **reading, download=download)
         count = code_parts(loaded, parts, out, engine=engine, workers=workers)
     sizes = counted(len(parts.parts), "part", "parts"), counted(count, "item", "items")
     echo(f"Wrote {out}: {', '.join(sizes)} coded now")

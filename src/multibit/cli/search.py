@@ -277,7 +277,7 @@ def _noting(results: Iterator[SearchResult], lost: dict[Lost, None]) -> Iterator
 def _note_lost(lost: Sequence[Lost]) -> None:
     """Say what was not searched."""
     for each in lost:
-        items = "" if each.items is None else f", {each.items:,} items"
+        items = "" if each.items is None else f", {counted(each.items, 'item', 'items')}"
         echo(f"Note: {each.file} was not searched{items}: {each.problem}", err=True)
 
 
@@ -307,11 +307,15 @@ def _is_image(query: str, kind: Modality | None) -> bool:
     if kind is not None:
         return kind == "image"
     try:
-        if Path(query).is_file():
-            return True
+        is_file, is_folder = Path(query).is_file(), Path(query).is_dir()
         ending = Path(query).suffix.lower()
     except (OSError, ValueError):  # a text can be too long for a path
         return False
+    if is_folder:
+        hint = "Give the path of an image; to search for these words: --as text."
+        raise ConfigError(f"{query} is a folder.", option="query", hint=hint)
+    if is_file:
+        return True
     if not ending:
         return False
     from PIL import Image  # slow to import
@@ -348,7 +352,7 @@ def _why_nothing(
     if not exact:
         return "the approximate search found nothing. Search without --ef-search to know whether there is something."
     if conditions is not None and not index.search(codes, 1, codes.bits, where=conditions).hits():
-        return f"none of the {len(index):,} items meets the conditions of --where."
+        return f"none of {counted(len(index), 'item', 'items')} meets the conditions of --where."
     return _too_far(max_distance, " that meets --where" if conditions is not None else "")
 
 
@@ -393,7 +397,7 @@ def _draw(
     if missing:
         few = "".join(sorted(missing)[:8])
         echo(
-            f"Note: no installed font has {len(missing)} characters of the sheet, such as {few}. Install a font of "
-            "their script, such as one of the Noto fonts.",
+            f"Note: no installed font has {counted(len(missing), 'character', 'characters')} of the sheet, such as "
+            f"{few}. Install a font of their script, such as one of the Noto fonts.",
             err=True,
         )

@@ -6,7 +6,9 @@ may be larger than any disk, and many machines can share the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +91,8 @@ class Parts:
         if not part.stop:
             local = folder / part.url.rpartition("/")[2]
             fetch(part.url, local)
-            return read_webdataset(local, images=folder / "images", prefix_ids=True)
+            with _named(local, part.url):
+                return read_webdataset(local, images=folder / "images", prefix_ids=True)
         wanted: dict[Path, str] = {}
         whole = self._read(part.url, folder, wanted)
         chosen = whole.take(range(part.start, part.stop))
@@ -109,12 +112,8 @@ class Parts:
             wanted[path] = self._checked(name if is_url(name) else joined(base, name), url)
             return path
 
-        try:
+        with _named(local, url):
             return read_manifest(local, images=locate, columns=self.columns, separator=self.separator)
-        except DataError as error:
-            error.file, error.field = None, ", ".join(each for each in (url, error.field) if each)
-            error.args = (error.render(),)
-            raise
 
     def _checked(self, image: str, manifest: str) -> str:
         """Refuse an image of another store: a manifest of strangers must not choose what this machine connects to."""
@@ -129,6 +128,19 @@ class Parts:
             fetch(url, path, stranger=place_of(url) not in own)
         except FileNotFoundError:
             return  # listed as skipped, like a file that is not there
+
+
+@contextlib.contextmanager
+def _named(local: Path, url: str) -> Iterator[None]:
+    """Errors and notes about a fetched file name its URL."""
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            yield
+    except DataError as error:
+        problem, hint = (text.replace(str(local), url) for text in (error.problem, error.hint))
+        raise DataError(problem, file=url, row=error.row, field=error.field, option=error.option, hint=hint) from None
+    for each in told:
+        warnings.warn(str(each.message).replace(str(local), url), each.category, stacklevel=2)
 
 
 def describe(parts: Sequence[Part]) -> list[list[object]]:

@@ -23,7 +23,7 @@ from multibit.features.base import ImageEncoder, TextEncoder
 from multibit.features.cluster import run_on_ray
 from multibit.features.extract import extract_features
 from multibit.features.recipe import Recipe
-from multibit.features.shards import shard_path
+from multibit.features.shards import Shard, shard_path
 from multibit.features.storage import read_header, write_header
 from multibit.features.store import FeatureStore
 from multibit.files import read_json, write_json
@@ -150,10 +150,29 @@ def features_of_part(
     try:
         store = extract_features(dataset, image_encoder, text_encoder, target, workers=workers)
     except DataError as error:
-        raise DataError(error.problem, field=parts.parts[number].url) from None
+        problem = _without_paths(error.problem, dataset.images)
+        raise DataError(problem, file=parts.parts[number].url) from None
+    _forget_paths(target, dataset)
     without = replace(store.dataset, images=(None,) * len(store), labels=store.dataset.label_rows)  # type: ignore[arg-type]
     write_header(target, without, store.recipe, read_header(target).shards, store.token_shapes)
     return FeatureStore.open(target)
+
+
+def _forget_paths(target: Path, dataset: PairedDataset) -> None:
+    """Take the paths of the images, which end with the folder, out of the reasons why items were skipped."""
+    images = dict(zip(dataset.ids, dataset.images, strict=True))
+    for number in range(read_header(target).shards):
+        shard = Shard.read(shard_path(target, number))
+        if shard.skipped:
+            skipped = tuple((name, _without_paths(reason, [images[name]])) for name, reason in shard.skipped)
+            replace(shard, skipped=skipped).write(target, number)
+
+
+def _without_paths(text: str, paths: Sequence[Path | None]) -> str:
+    """A message without paths in front of what it says about them."""
+    for path in paths:
+        text = text.replace(f"{path}: ", "")
+    return text
 
 
 def join_parts(out: str, folder: Path | str) -> FeatureStore:

@@ -21,6 +21,7 @@ from multibit.data.rows import READ
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import read_arrays
 from multibit.npz import npz_keys, read_npz
+from multibit.table import counted
 
 if TYPE_CHECKING:
     from multibit.data.sources.mat_files import MatFiles
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
-    """Human-readable facts about a dataset, feature store, run, portable model, index or codes file, by name.
+    """Human-readable facts about a dataset, feature store, run, selection, portable model, index or codes, by name.
 
     Args:
         path: of any of these. deep: of an index or a portable model: read and check all of it first.
@@ -54,10 +55,10 @@ def describe(path: Path, *, deep: bool = False) -> dict[str, str]:
         return _mat(path)
     if path.suffix.lower() in READ:
         return {"what": "dataset", **_dataset(read_manifest(path))}
-    if path.is_dir() and (found := _run_in(path)):
+    if path.is_dir() and (found := _run_in(path) or _selection_in(path) or _codes_in(path)):
         return found
-    known = f"a dataset ({', '.join(READ)}), feature store, run, portable model, index (.mbx), .npz or .mat file"
-    raise DataError(f"not {known}.", file=path)
+    known = f"a dataset ({', '.join(READ)}), feature store, run, selection, portable model, index (.mbx), .npz, .mat"
+    raise DataError(f"not {known}, or a folder of codes.", file=path)
 
 
 def open_data(
@@ -106,7 +107,7 @@ def _dataset(data: PairedDataset) -> dict[str, str]:
         "labels": f"{len(data.label_names)}, {per_item.mean():.2f} per item",
         "most common labels": common,
         "items without label": f"{int((per_item == 0).sum()):,}",
-        "texts per item": ", ".join(f"{n} ({count:,} items)" for n, count in sorted(texts.items())),
+        "texts per item": ", ".join(f"{n} ({counted(count, 'item', 'items')})" for n, count in sorted(texts.items())),
         "fingerprint": data.fingerprint(),
     }
     images = [image for image in data.images if image is not None]
@@ -181,6 +182,44 @@ def _run(folder: Path) -> dict[str, str]:
     }
 
 
+def _selection_in(folder: Path) -> dict[str, str] | None:
+    """The facts about a selection of alpha and eta; None where the folder holds none."""
+    from multibit.selection import RECORD as SELECTION
+    from multibit.selection import SelectionRecord
+
+    if not (folder / SELECTION).exists():
+        return None
+    record = SelectionRecord.read(folder)
+    best = record.chosen
+    chosen = f"alpha {best.alpha}, eta {best.eta}: {100 * best.scores[-1]:.2f} % mAP" if best else "not finished"
+    return {
+        "what": "selection",
+        "method": record.method or "not recorded",
+        "alpha": ", ".join(map(str, record.alpha)),
+        "eta": ", ".join(map(str, record.eta)),
+        "chosen": chosen,
+        "code": f"{record.bits} bits",
+        "stages": f"{', '.join(map(str, record.stages))} epochs",
+        "data": record.data,
+        "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
+    }
+
+
+def _codes_in(path: Path) -> dict[str, str] | None:
+    """The facts about codes made elsewhere; None where a folder holds none."""
+    from multibit.search.code_files import CodeSets, holds_codes
+
+    if not holds_codes(path):
+        return None
+    codes = CodeSets.open(path)
+    return {
+        "what": "codes",
+        "items": f"{len(codes.query):,} queries, {len(codes.database):,} in the database",
+        "code": f"{', '.join(map(str, codes.lengths))} bits",
+        "labels": counted(codes.query.labels.shape[1], "column", "columns"),
+    }
+
+
 def _portable(run: PortableRun) -> dict[str, str]:
     """The facts about a portable model."""
     encoders = [each for each in ("image", "text") if (run.model.networks / "encoders" / each).is_dir()]
@@ -251,6 +290,8 @@ def _npz(path: Path) -> dict[str, str]:
     arrays = read_npz(path)
     if _is_dataset(arrays):
         return {"what": "dataset", **_dataset(read_dataset_npz(path))}
+    if found := _codes_in(path):
+        return found
     if "labels" in arrays or not {"image", "text", "bits", "model"} <= set(arrays):
         return _features(_open_store(path))
     from multibit.codes import Codes
@@ -262,14 +303,10 @@ def _npz(path: Path) -> dict[str, str]:
 def _mat(path: Path) -> dict[str, str]:
     """The codes or the arrays of a MATLAB file, and which command reads it."""
     from multibit.data.sources.mat_files import MatFiles
-    from multibit.search.code_files import MAT_KEYS, CodeFile
 
     files = MatFiles.open(path, {}, ())
-    if set(MAT_KEYS) & set(files.shapes[path]):
-        codes = CodeFile.read(path)
-        sizes = f"{len(codes.query):,} queries, {len(codes.database):,} in the database"
-        labels = f"{codes.query.labels.shape[1]} columns"
-        return {"what": "codes", "items": sizes, "code": f"{codes.bits} bits", "labels": labels}
+    if found := _codes_in(path):
+        return found
     shapes = {name: str(shape) for name, shape in files.shapes[path].items()}
     return {"what": "MATLAB file", **shapes, **_import_of(path, files)}
 

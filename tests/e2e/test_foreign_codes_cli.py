@@ -227,3 +227,12 @@ def test_a_file_of_other_content_is_refused(exported):
 def test_codes_do_not_replace_another_file(codes):
     (codes.folder / "nested-evaluation.json").write_text(json.dumps({"mine": 1}))
     assert_names(refused("evaluate", codes.nested, "--no-report"), codes.folder / "nested-evaluation.json")
+
+
+def test_info_describes_codes_made_elsewhere(codes):
+    arrays = {key: value for key, value in scipy.io.loadmat(codes.nested).items() if key[0] != "_"}
+    np.savez(codes.folder / "nested.npz", **arrays)
+    one, other, several = (done("info", path) for path in (codes.nested, codes.nested.with_suffix(".npz"), codes.saved))
+    assert one == other and re.search(r"(?m)^code: +16 bits$", one)
+    assert re.search(r"(?m)^code: +8, 16 bits$", several)
+    assert re.search(r"(?m)^items: +20 queries, [0-9]+ in the database$", several)

@@ -60,6 +60,14 @@ def test_it_writes_the_record_the_scores_and_the_surface(selected, folder):
 
 
 @pytest.mark.slow
+def test_info_describes_the_folder(selected, folder):
+    chosen = SelectionRecord.read(folder / "s").chosen
+    described = done("info", folder / "s")
+    assert described.startswith("what:") and "selection" in described.splitlines()[0]
+    assert f"alpha {chosen.alpha}, eta {chosen.eta}: {100 * chosen.scores[-1]:.2f} % mAP" in described
+
+
+@pytest.mark.slow
 def test_the_suggested_command_trains_the_chosen_setting(selected, folder, monkeypatch):
     monkeypatch.chdir(folder)
     (line,) = [line for line in selected.splitlines() if line.startswith("Train with: ")]

@@ -250,6 +250,14 @@ def test_a_corrupt_or_missing_file_is_refused(tmp_path, name):
     assert_refused(lambda: CodeSets.open(path), file=path, found="no such file")
 
 
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_truncated_mat_is_said_to_be_truncated(tmp_path, share):
+    """Of such a file the reader itself lists the variables before the cut."""
+    path = save(tmp_path / "codes.mat", six())
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert_refused(lambda: CodeSets.open(path), file=path, found="truncated")
+
+
 # Several files
 
 

@@ -286,7 +286,7 @@ def test_a_manifest_is_described(tmp_path):
         "labels": "2, 1.00 per item",
         "most common labels": "cat (2), dog (1)",
         "items without label": "1",
-        "texts per item": "1 (2 items), 2 (1 items)",
+        "texts per item": "1 (2 items), 2 (1 item)",
         "images": "3, of which 2 are missing",
     }
 

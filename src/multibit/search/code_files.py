@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from multibit.arrays import Labels
 from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.items import DIRECTION_NAMES, Direction
 from multibit.data.sources.mat_files import MatFiles
-from multibit.errors import DataError, MismatchError
+from multibit.errors import DataError, MismatchError, MultibitError
 from multibit.evaluation.ranking import Key
-from multibit.npz import read_npz
+from multibit.npz import npz_keys, read_npz
 from multibit.paths import require_suffix
 from multibit.table import counted
 
@@ -195,6 +196,28 @@ def is_codes(path: Path) -> bool:
     return path.suffix in ENDINGS if not path.is_dir() else any(_candidates(path))
 
 
+def holds_codes(path: Path) -> bool:
+    """Whether a path does hold codes made elsewhere, by the keys of its files; of a folder, those that can be read.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    if not path.is_dir():
+        return _has_keys(path)
+    for each in _candidates(path):
+        with contextlib.suppress(MultibitError, OSError):
+            if _has_keys(each):
+                return True
+    return False
+
+
+def _has_keys(path: Path) -> bool:
+    if path.is_dir():
+        return True
+    keys = npz_keys(path) if path.suffix == ".npz" else MatFiles.open(path, {}, ()).shapes[path]
+    return not set(MAT_KEYS).isdisjoint(keys)
+
+
 def require_same_items(file: CodeFile, query_labels: Labels, database_labels: Labels, name: Path, other: Path) -> None:
     """Refuse labels that differ from those of a file; where one side has none, only the numbers of rows are compared.
 
@@ -283,8 +306,7 @@ def _paths(source: Path) -> tuple[list[Path], list[Path]]:
     files: list[Path] = []
     skipped: list[Path] = []
     for path in sorted(_candidates(source)):
-        known = path.is_dir() or set(MAT_KEYS) & set(_Source.open(path).shapes)
-        (files if known else skipped).append(path)
+        (files if _has_keys(path) else skipped).append(path)
     if not files:
         found = f"; found {', '.join(path.name for path in skipped[:SHOWN])}" if skipped else ""
         raise DataError(f"no file with {', '.join(MAT_KEYS)} in this folder{found}.", file=source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,10 @@ from multibit.paths import require_regular
 
 Shapes = dict[str, tuple[int, ...]]
 _OBJECT = 17  # class of a variable of a v5 file: an object, such as a string array
+_ARRAYS = range(4, 16)  # classes of variables that are arrays of characters or numbers
+_MATRIX = 14  # type of a variable
 _COMPRESSED = 15  # type of a compressed variable
+_VALUES = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 16, 17, 18}  # types of numbers and characters
 _HEAD = 4096  # bytes of a variable that are enough for its name and dimensions
 LARGEST = 1 << 32
 """An array of more bytes than this, and 16 times the file, is refused: it could exhaust the memory."""
@@ -197,11 +201,58 @@ def _variables(path: Path) -> tuple[Shapes, dict[str, str]]:
                 unread = elsewhere | {key: _class(item) for key, item in items.items() if _is_unread(item)}
                 shapes = {key: _shape(item) for key, item in items.items() if key not in unread}
                 return {key: shape for key, shape in shapes.items() if shape is not None}, unread
+        _require_whole(path)
         try:
             listed = scipy.io.whosmat(path, appendmat=False)
         except TypeError:  # scipy cannot list a file with objects, such as string arrays
             return _list_v5(path)
         return {name: tuple(map(int, shape)) for name, shape, _ in listed}, {}
+
+
+def _require_whole(path: Path) -> None:
+    """Refuse a v5 file that scipy would read wrongly.
+
+    Of a truncated one it lists the variables before the cut; values of an unknown type end the process. The types
+    inside compressed variables are not checked: damage to these shows when they are inflated.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(128)
+        if head[126:] not in (b"IM", b"MI"):  # not v5, or shorter than a header: scipy says so
+            return
+        tag, start = struct.Struct(f"{_order(head)}2I"), len(head)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            while start < size:
+                kind, length = tag.unpack_from(raw, start) if start + 8 <= size else (0, 8)
+                end = start + 8 + length
+                if end > size:
+                    problem = f"a truncated MATLAB v5 file: {size:,} bytes, but a variable ends after {end:,} or more."
+                    raise DataError(problem, file=path, hint="Copy it again.")
+                if kind == _MATRIX:
+                    _require_known_types(raw, tag, start + 8, end)
+                start = end
+
+
+def _require_known_types(raw: mmap.mmap, tag: struct.Struct, start: int, end: int) -> None:
+    """Refuse a variable with values of an unknown type, or with a variable inside an array of numbers or characters."""
+    number = kind_of_variable = 0
+    while start + 8 <= end:
+        kind, length = tag.unpack_from(raw, start)
+        small = kind >> 16
+        kind &= 0xFFFF
+        if number == 0:
+            kind_of_variable = tag.unpack_from(raw, start + 8)[0] & 0xFF
+        if kind == _MATRIX and number > 1 and kind_of_variable not in _ARRAYS:
+            _require_known_types(raw, tag, start + 8, start + 8 + length)
+        elif kind not in _VALUES:
+            raise ValueError(f"values of the unknown type {kind}")
+        start += 8 if small else 8 + -(-length // 8) * 8
+        number += 1
+
+
+def _order(head: bytes) -> str:
+    """The byte order of a v5 file, by its first 128 bytes, as `struct` spells it."""
+    return "<" if head[126:128] == b"IM" else ">"
 
 
 def _class(item: Any) -> str:
@@ -232,7 +283,7 @@ def _list_v5(path: Path) -> tuple[Shapes, dict[str, str]]:
     shapes: Shapes = {}
     unread: dict[str, str] = {}
     with path.open("rb") as file:
-        order = "<" if file.read(128)[126:] == b"IM" else ">"
+        order = _order(file.read(128))
         while tag := file.read(8):
             kind, size = struct.unpack(f"{order}2I", tag)
             start = file.tell()

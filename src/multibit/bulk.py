@@ -24,6 +24,7 @@ from multibit.progress import track
 from multibit.search.batches import ID, unpacked
 from multibit.search.building import create_index
 from multibit.search.columns import whole_array
+from multibit.search.parquet import read_table
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
@@ -121,9 +122,9 @@ def _blocks(url: str, name: str, model: str) -> Iterator[tuple[Any, Codes, Any]]
         local = Path(folder) / "codes.parquet"
         fetch(url, local)
         try:
-            table = pyarrow.parquet.read_table(local)
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise FormatError(f"cannot be read as Parquet ({error}).", field=url) from None
+            table = read_table(local)
+        except DataError as error:
+            raise FormatError(error.problem, file=url) from None
     about = table.schema.metadata or {}
     found = about.get(MODEL, b"").decode()
     if found != model:

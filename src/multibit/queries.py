@@ -121,7 +121,7 @@ def read_queries(
         DataError: an unreadable image or an unknown id, or as `encode_text`. MismatchError: packed codes of another
             model.
     """
-    model = queries.facts.get("model") or run.record.model
+    model = queries.facts.model or run.record.model
     if model != run.record.model:
         problem = f"holds codes of model {model}, the run is model {run.record.model}."
         raise MismatchError(problem, file=queries.path)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from multibit import Codes, Index
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, FormatError
 from multibit.search import batches
 from multibit.search.batches import Queries, QueryFile, block_size, unpacked, write_hits
 
@@ -249,6 +249,25 @@ def test_another_file_is_refused(tmp_path, content):
         with pytest.raises(DataError) as caught:
             QueryFile.open(path)
         assert caught.value.file == path
+
+
+@pytest.mark.parametrize("facts", [b"{", b"[1]", b'{"views": 0}', b'{"bits": "x"}'])
+def test_a_file_that_says_what_is_not_possible_is_refused(tmp_path, facts):
+    table = pyarrow.table({"code": pyarrow.array([b"ab"], pyarrow.binary(2))})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({b"multibit": facts}), tmp_path / "q.parquet")
+    with pytest.raises((DataError, FormatError)) as caught:
+        QueryFile.open(tmp_path / "q.parquet")
+    assert caught.value.file == tmp_path / "q.parquet"
+
+
+def test_a_damaged_column_is_refused_with_the_file(tmp_path):
+    path = write(tmp_path / "q.parquet", text=["some text of a query"] * 50)
+    content = bytearray(path.read_bytes())
+    content[4:60] = bytes(range(56))
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(QueryFile.open(path).blocks(8))
+    assert caught.value.file == path
 
 
 def test_a_modality_that_contradicts_the_file_is_refused(tmp_path):

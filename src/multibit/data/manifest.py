@@ -22,6 +22,7 @@ from multibit.data.rows import ALSO, BATCH, FIELDS, rows_of, suffix_of
 from multibit.data.values import describe, id_of, labels_of, path_of, texts_of, with_slashes
 from multibit.errors import DataError, require_known
 from multibit.paths import replacing
+from multibit.table import counted
 
 OPTIONAL = ("image", "labels")
 """Fields whose column may be missing: then no item has one."""
@@ -302,17 +303,18 @@ class _Remarks:
         """Issue a `DataNote` for each kind of mistake that was found."""
         if self.missing:
             note(
-                f"{self.path}: {self.missing:,} rows have nan, None or NULL as text; write empty cells where they "
-                "stand for missing values."
+                f"{self.path}: {counted(self.missing, 'row has', 'rows have')} nan, None or NULL as text; write "
+                "empty cells where they stand for missing values."
             )
         if self.bits:
             note(
-                f"{self.path}: {self.bits:,} rows have labels such as 0 1 0, which is read as one name; write a JSON "
-                "list, [0, 1, 0], for a multi-hot vector."
+                f"{self.path}: {counted(self.bits, 'row has', 'rows have')} labels such as 0 1 0, which is read as "
+                "one name; write a JSON list, [0, 1, 0], for a multi-hot vector."
             )
         if self.unsplit and not self.split:
+            found = counted(self.unsplit, "row has", "rows have")
             note(
-                f"{self.path}: no label is separated by {self.separator!r}, but {self.unsplit:,} rows have one of "
+                f"{self.path}: no label is separated by {self.separator!r}, but {found} one of "
                 f"{' '.join(self.others)} in a label; name the `separator` if it separates labels."
             )
         if self.unused:

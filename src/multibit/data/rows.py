@@ -57,7 +57,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
         DataError: missing, unreadable, in another encoding, another suffix, or a row that is not CSV or JSON.
         ConfigError: an unknown encoding.
     """
-    suffix = suffix_of(path, READ)
+    suffix, name = suffix_of(path, READ), ""
     require_regular(path)
     try:
         if suffix == ".parquet":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.compute as pc
@@ -15,9 +16,13 @@ import pyarrow.parquet
 
 from multibit.arrays import Rows
 from multibit.codes import Codes, Modality
+from multibit.config import MAX_BITS
 from multibit.errors import DataError
+from multibit.files import typed
 from multibit.paths import replacing, require_regular, require_suffix
 from multibit.progress import track
+from multibit.search.parquet import PARQUET_ERRORS, unreadable
+from multibit.search.storage import Kind
 
 if TYPE_CHECKING:
     from multibit.search.results import SearchResult
@@ -28,6 +33,17 @@ QUERY, RANK, DISTANCE = "query", "rank", "distance"  # columns of hits, together
 ID, CODE = "id", "code"  # columns of a Parquet file of codes, as `exchange.export_index` writes them
 FACTS = b"multibit"  # key of what multibit tells about the codes in such a file
 GIVEN = (CODE, "text", "image")  # columns that queries are read from, the first one that a file has
+
+
+class Facts(msgspec.Struct):
+    """What a Parquet file may say about the index that it was exported from."""
+
+    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)] | None = None
+    views: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    model: str = ""
+    modality: Literal["image", "text", ""] = ""
+    engine: str = "exact"
+    fields: dict[str, Kind] = {}
 
 
 class Queries(NamedTuple):
@@ -56,7 +72,7 @@ class QueryFile:
     path: Path
     given: str
     count: int
-    facts: Mapping[str, Any]
+    facts: Facts
 
     @classmethod
     def open(cls, path: Path | str) -> QueryFile:
@@ -69,23 +85,21 @@ class QueryFile:
         require_regular(source)
         try:
             with pyarrow.parquet.ParquetFile(source) as file:
-                schema, count = file.schema_arrow, file.metadata.num_rows
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
-        columns = [name for name in schema.names if name in (*GIVEN, ID)]
+                schema, names, count = file.schema_arrow, file.schema_arrow.names, file.metadata.num_rows
+        except PARQUET_ERRORS as error:
+            raise unreadable(source, error) from None
+        columns = [name for name in names if name in (*GIVEN, ID)]
         if twice := next((name for name in columns if columns.count(name) > 1), None):
             raise DataError("two columns of this name; each must be unique.", file=source, field=twice)
         given = next((name for name in (*GIVEN, ID) if name in columns), None)
         if given is None:
-            names = ", ".join(schema.names)
-            raise DataError(f"no column {', '.join(GIVEN)} or {ID}; found {names}.", file=source)
-        if ID in schema.names and not _is_id(schema.field(ID).type):
+            raise DataError(f"no column {', '.join(GIVEN)} or {ID}; found {', '.join(names)}.", file=source)
+        if ID in names and not _is_id(schema.field(ID).type):
             problem = f"must be strings or integers, got Arrow {schema.field(ID).type}."
             raise DataError(problem, file=source, field=ID)
         if given in ("text", "image") and not _is_text(schema.field(given).type):
             raise DataError(f"must be strings, got Arrow {schema.field(given).type}.", file=source, field=given)
-        found = (schema.metadata or {}).get(FACTS)
-        return cls(source, given, count, json.loads(found) if found else {})
+        return cls(source, given, count, read_facts(schema, source))
 
     def modality(self, named: Modality | None = None, otherwise: Modality | None = None) -> Modality:
         """Modality of the queries.
@@ -96,7 +110,7 @@ class QueryFile:
         Raises:
             DataError: the file has another one than the user says.
         """
-        known: dict[str, Modality | None] = {"text": "text", "image": "image", CODE: self.facts.get("modality")}
+        known: dict[str, Modality | None] = {"text": "text", "image": "image", CODE: self.facts.modality or None}
         of_file = known.get(self.given)
         if named and of_file and named != of_file:
             problem = f"the queries of {self.path} are of modality {of_file}, not {named}."
@@ -113,18 +127,28 @@ class QueryFile:
             First row, and the ids and the queries of a block as Arrow arrays.
 
         Raises:
-            DataError: a null query or id.
+            DataError: a null query or id, or corrupt.
         """
         with pyarrow.parquet.ParquetFile(self.path) as file:
             columns = [name for name in dict.fromkeys((ID, self.given)) if name in file.schema_arrow.names]
             first = 0
-            nothing = [_no_rows(file.schema_arrow, columns)]
-            for batch in file.iter_batches(size, columns=columns) if self.count else nothing:
+            nothing = iter([_no_rows(file.schema_arrow, columns)])
+            batches = file.iter_batches(size, columns=columns) if self.count else nothing
+            while (batch := self._next(batches)) is not None:
                 for name in columns:
                     self._require_filled(_plain(batch.column(name)), name, first)
                 rows = pyarrow.array(np.arange(first, first + len(batch)))
                 yield first, _plain(batch.column(ID)) if ID in columns else rows, _plain(batch.column(self.given))
                 first += len(batch)
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        try:
+            batch = next(batches, None)
+            if batch is not None:
+                batch.validate(full=True)
+            return batch
+        except PARQUET_ERRORS as error:
+            raise unreadable(self.path, error) from None
 
     def _require_filled(self, values: Any, name: str, first: int) -> None:
         if values.null_count:
@@ -134,9 +158,22 @@ class QueryFile:
     def codes(self, values: Any, first: int = 0) -> Codes:
         """Packed codes of a block as codes."""
         try:
-            return unpacked(values, self.facts.get("views", 1), self.facts.get("bits"), first)
+            return unpacked(values, self.facts.views, self.facts.bits, first)
         except DataError as error:
             raise error.within(self.path) from None
+
+
+def read_facts(schema: Any, source: Path) -> Facts:
+    """What a Parquet file says about its codes.
+
+    Raises:
+        DataError: it says something that is not possible.
+    """
+    found = (schema.metadata or {}).get(FACTS)
+    try:
+        return typed(json.loads(found) if found else {}, Facts, source)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"its metadata of multibit cannot be read ({error}).", file=source) from None
 
 
 def unpacked(values: Any, views: int, bits: int | None, first: int = 0) -> Codes:

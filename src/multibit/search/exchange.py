@@ -6,9 +6,8 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -16,17 +15,16 @@ import scipy.io
 from numpy.typing import NDArray
 
 from multibit.codes import CodedItems, Codes
-from multibit.config import MAX_BITS
 from multibit.errors import DataError, MissingExtraError, first_line
-from multibit.files import building, typed
+from multibit.files import building
 from multibit.paths import replacing, require_suffix
-from multibit.search.batches import CODE, FACTS, ID, unpacked
+from multibit.search.batches import CODE, FACTS, ID, read_facts, unpacked
 from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn, whole_array
 from multibit.search.index import Index
 from multibit.search.metadata import Kinds, Metadata, plain_nulls
+from multibit.search.parquet import read_table
 from multibit.search.segments import Segment
-from multibit.search.storage import Kind
 
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
 
@@ -178,17 +176,8 @@ def import_index(path: Path | str, bits: int | None = None) -> Index:
         DataError: unreadable, no codes, null or different sizes in them, invalid ids, or too many bits.
     """
     source = Path(path)
-    if not source.is_file():
-        raise DataError("no such file.", file=source)
-    try:
-        table = pyarrow.parquet.read_table(source)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot be read as Parquet ({error}).", file=source) from None
-    found = (table.schema.metadata or {}).get(FACTS)
-    try:
-        facts = typed(json.loads(found) if found else {}, _Facts, source)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"its metadata of multibit cannot be read ({error}).", file=source) from None
+    table = read_table(source)
+    facts = read_facts(table.schema, source)
     with building(source):
         codes = _packed_column(table, facts.views, bits or facts.bits)
         ids = IdColumn.of(table.column(ID) if ID in table.column_names else range(len(codes)))
@@ -197,17 +186,6 @@ def import_index(path: Path | str, bits: int | None = None) -> Index:
         index = Index(facts.model, facts.engine, facts.modality)
         index.add(ids, codes, Metadata(len(metadata), metadata.columns, kinds))
     return index
-
-
-class _Facts(msgspec.Struct):
-    """What a Parquet file may say about the index that it was exported from."""
-
-    bits: Annotated[int, msgspec.Meta(ge=1, le=MAX_BITS)] | None = None
-    views: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
-    model: str = ""
-    modality: Literal["image", "text", ""] = ""
-    engine: str = "exact"
-    fields: dict[str, Kind] = {}
 
 
 def _packed_column(table: Any, views: int, bits: int | None) -> Codes:

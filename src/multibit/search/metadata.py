@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from multibit.arrays import Rows
 from multibit.errors import DataError, FormatError
 from multibit.search.columns import Id, IdColumn, whole_array
+from multibit.search.parquet import read_table
 from multibit.search.trust import CheckedColumns
 
 LIST = pyarrow.large_list(pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string()))
@@ -398,12 +399,7 @@ def _json(value: Any, name: Id) -> str | None:
 def _as_table(given: Any) -> Any:
     """An Arrow table of a table, a Parquet file or a frame; None for anything else."""
     if isinstance(given, str | Path):
-        if not Path(given).is_file():
-            raise DataError("no such file.", file=given)
-        try:
-            return pyarrow.parquet.read_table(given)
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"cannot be read as Parquet ({error}).", file=given) from None
+        return read_table(given)
     if isinstance(given, pyarrow.Table):
         return given
     if isinstance(given, pyarrow.RecordBatch):

@@ -460,7 +460,7 @@ def test_images_that_were_replaced_are_noticed_and_encoded_again_in_their_place(
     with pytest.raises(MismatchError) as caught:
         extracted(data.take(range(6)), tmp_path / "store")
     assert str(data.images[2]) in caught.value.problem and "`update`" in caught.value.hint
-    with pytest.warns(DataNote, match="1 images have changed"):
+    with pytest.warns(DataNote, match="1 image has changed"):
         store = extracted(data, tmp_path / "store", update=True)
     assert store.dataset.ids == data.ids and store.dataset.texts == data.texts
     assert store.image[:].tolist() == [[7, 7, 7] if row == 2 else [row * 20, row, 255 - row] for row in range(ITEMS)]
@@ -468,7 +468,7 @@ def test_images_that_were_replaced_are_noticed_and_encoded_again_in_their_place(
     whole = extracted(data, tmp_path / "new")
     assert store.fingerprint() == whole.fingerprint()
     data.images[4].write_bytes(b"")
-    with pytest.warns(DataNote, match="1 images have changed"):
+    with pytest.warns(DataNote, match="1 image has changed"):
         store = extracted(data, tmp_path / "store", update=True)
     assert "item 4" not in store.dataset.ids and dict(store.skipped).keys() == {"item 4"}
     assert store.image[2].tolist() == [7, 7, 7] and len(store) == ITEMS - 1

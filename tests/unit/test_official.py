@@ -284,7 +284,7 @@ def test_iapr_images_without_a_description_are_noted(tmp_path):
     root = iapr(tmp_path, {"train": {"00/25": [1], "00/26": [1]}, "test": {"01/3": [0]}})
     (root / "iaprtc12/annotations_complete_eng/00/26.eng").unlink()
     data, notes = reading(read_iapr, root)
-    assert data.texts[1] == ("",) and "1 images" in notes and "00/26" in notes
+    assert data.texts[1] == ("",) and "1 image has" in notes and "00/26" in notes
 
 
 @pytest.mark.parametrize(

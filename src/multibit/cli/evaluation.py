@@ -11,6 +11,7 @@ import typer
 from multibit.cli.options import (
     DownloadOption,
     OptionalFeatures,
+    counted,
     echo,
     lines,
     numbers,
@@ -158,7 +159,7 @@ def _evaluate_run(ctx: typer.Context, path: Path, asked: _Asked) -> None:
     save_evaluations(asked.target, first.evaluations)
     if asked.save_dir is not None:
         count = len(write_field_files(field_record(first, store), asked.save_dir))
-        echo(f"Wrote {asked.save_dir}: {count} files in the field's formats")
+        echo(f"Wrote {asked.save_dir}: {counted(count, 'file', 'files')} in the field's formats")
     if asked.report is not None:
         encoder = located_encoder(run, run.recipe.text)
         references = references_of(encoder, run.label_names, first.database, run.folder, download=asked.download)

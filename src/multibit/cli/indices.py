@@ -195,7 +195,7 @@ def _remove(indices: Mapping[str, Index], typed: Sequence[str]) -> None:
     known = {name: index.contains(own[name]) for name, index in indices.items()}
     for number, each in enumerate(typed):
         if not any(found[number] for found in known.values()):
-            sizes = ", ".join(f"{name} ({len(index):,} items)" for name, index in indices.items())
+            sizes = ", ".join(f"{name} ({counted(len(index), 'item', 'items')})" for name, index in indices.items())
             first = next(iter(indices))
             hint = other_kind(own[first][number], indices[first].id_kind)
             raise DataError(f"{each!r} is in none of the indices: {sizes}.", option="ids", hint=hint)

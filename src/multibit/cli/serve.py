@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import echo, refuse_unused
+from multibit.cli.options import counted, echo, refuse_unused
 
 Megabytes = Annotated[float, typer.Option(envvar="MULTIBIT_MAX_BODY", help="Largest request, in MiB.")]
 
@@ -100,7 +100,8 @@ def serve(
         refuse_unused(ctx, "with --shards: the servers of the shards have them", "run", "index", "shard")
         urls = [url.strip().rstrip("/") for url in shards.split(",") if url.strip()]
         with contextlib.suppress(KeyboardInterrupt):
-            route(urls, settings, started=lambda url: echo(f"Routing to {len(urls)} servers at {url}"))
+            servers = counted(len(urls), "server", "servers")
+            route(urls, settings, started=lambda url: echo(f"Routing to {servers} at {url}"))
         return
     refuse_unused(ctx, "without --shards", "hedge")
     if run is None:

@@ -17,6 +17,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.values import same_name
 from multibit.errors import ConfigError, DataError
 from multibit.progress import tracked
+from multibit.table import counted
 
 MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
 """Combining marks, which are part of words in many scripts."""
@@ -121,7 +122,7 @@ def label_from_texts(
         raise ConfigError("the vocabulary is empty; it needs at least 1 name.", option="vocabulary")
     if not any(text.strip() for texts in dataset.texts for text in texts):
         raise DataError(
-            f"none of the {len(dataset):,} items has a text to take labels from.",
+            f"none of {counted(len(dataset), 'item', 'items')} has a text to take labels from.",
             field="texts",
             hint="If the items have images, label those with a joint encoder: `label_zero_shot`.",
         )

@@ -19,7 +19,7 @@ def note(message: str) -> None:
 def note_left_out(source: Path, what: str, names: Sequence[Path | str]) -> None:
     """Issue a `DataNote` that counts what was left out of a source, if anything was."""
     if names:
-        message = f"{source}: {len(names):,} {what} left out, such as {names[0]}."
+        message = f"{source}: left out {what} ({len(names):,}), such as {names[0]}."
         warnings.warn(_encodable(message), DataNote, stacklevel=3)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from multibit.errors import DataError
+from multibit.table import counted
 
 TEXT_KEYS = ("raw", "text", "caption", "sentence", "texts", "captions", "sentences")
 """Keys of the text in a structure that also has tokens, numbers and so on, as in COCO on the hub."""
@@ -238,7 +239,7 @@ def describe(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     if isinstance(value, bytes):
-        return f"{len(value)} bytes"
+        return counted(len(value), "byte", "bytes")
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} {value.shape}"
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -261,7 +262,7 @@ def _text(value: str | bytes, row: int | None, field: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise DataError(f"{len(value)} bytes that are not UTF-8 text.", row=row, field=field) from None
+        raise DataError(f"{counted(len(value), 'byte', 'bytes')}, not UTF-8 text.", row=row, field=field) from None
 
 
 def _whole(value: Any) -> int | None:

@@ -37,6 +37,7 @@ from multibit.features.update import merged, missing_from, require_same, rewritt
 from multibit.files import fingerprint, read_json, write_json
 from multibit.folders import only_writer
 from multibit.progress import showing, track
+from multibit.table import counted
 
 PLAN = "plan.json"
 Advance = Callable[..., None]
@@ -79,7 +80,7 @@ def extract_features(
     require_known("engine", engine, ENGINES)
     if not any(dataset.images):
         hint = "Name the column of the image paths by `columns`; vectors computed elsewhere need no images."
-        raise DataError(f"none of the {len(dataset):,} items has an image.", field="image", hint=hint)
+        raise DataError(f"none of {counted(len(dataset), 'item', 'items')} has an image.", field="image", hint=hint)
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
@@ -141,7 +142,7 @@ def _finish(extraction: Extraction, recipe: Recipe, store: FeatureStore | None) 
         extraction.discard()
         extraction.folder.rmdir()
         first = skipped[extraction.dataset.ids[0]]
-        raise DataError(f"none of the {len(skipped)} images can be read; the first: {first}", field="images")
+        raise DataError(f"no image can be read; the first of {len(skipped):,}: {first}", field="images")
     again = set() if store is None else set(store.dataset.ids) & set(extraction.dataset.ids)
     if store is not None and not kept and not again and skipped.items() <= dict(store.skipped).items():
         extraction.discard()  # nothing changed, reasons included

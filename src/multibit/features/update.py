@@ -19,6 +19,7 @@ from multibit.features.shards import Shard
 from multibit.features.storage import read_header, write_header
 from multibit.features.store import FeatureStore
 from multibit.features.tokens import TokenShapes, describe_tokens
+from multibit.table import counted
 
 
 def with_paths_of(store: FeatureStore, dataset: PairedDataset) -> PairedDataset | None:
@@ -60,7 +61,8 @@ def require_same(store: FeatureStore, dataset: PairedDataset, recipe: Recipe, sh
     _require_tokens(store, shapes)
     if changed := changed_rows(store.originals, asked.images):
         raise MismatchError(
-            f"{len(changed):,} images have changed since they were encoded, such as {asked.images[changed[0]]}.",
+            f"{counted(len(changed), 'image has changed', 'images have changed')} since the encoding, such as "
+            f"{asked.images[changed[0]]}.",
             file=store.source,
             hint="Encode them again: `update`.",
         )
@@ -122,7 +124,8 @@ def missing_from(
     changed = [known[position] for position in changed_rows(originals, [dataset.images[row] for row in known])]
     if changed:
         first = dataset.images[changed[0]]
-        note(f"{store.source}: {len(changed):,} images have changed, such as {first}; they are encoded again.")
+        found = counted(len(changed), "image has changed", "images have changed")
+        note(f"{store.source}: {found}, such as {first}, and will be encoded again.")
     rows = changed + [row for row, name in enumerate(dataset.ids) if name not in row_of]
     return dataset.take(rows) if rows else None
 

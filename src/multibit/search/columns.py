@@ -18,6 +18,7 @@ from multibit.arrays import Rows
 from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError, FormatError
 from multibit.search.trust import require_whole, take
+from multibit.table import counted
 
 Id = str | int
 Lookup = tuple[NDArray[np.uint64], Rows]
@@ -392,7 +393,7 @@ def unknown_id(name: Any, kind: str, count: int) -> DataError:
     Args:
         name: the id. kind: of the ids of the index. count: number of its items.
     """
-    problem = f"{name!r} is not in the index of {count:,} items."
+    problem = f"{name!r} is not in the index of {counted(count, 'item', 'items')}."
     return DataError(problem, field="ids", hint=other_kind(name, kind))
 
 

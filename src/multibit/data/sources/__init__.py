@@ -23,6 +23,7 @@ from multibit.data.sources.nuswide import read_nuswide
 from multibit.data.sources.webdataset import read_webdataset
 from multibit.data.values import mixes_scripts
 from multibit.errors import ConfigError, require_known
+from multibit.table import counted
 
 __all__ = ["READERS", "UNPACKED", "DataNote", "read"]
 
@@ -70,8 +71,9 @@ def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[
     if "encoding" in taken and "encoding" not in given and isinstance(found, PairedDataset):
         odd = [text for texts in found.texts for text in texts if not text.isascii() and mixes_scripts(text)]
         if odd:
+            texts = counted(len(odd), "text mixes", "texts mix")
             note(
-                f"{source}: {len(odd):,} texts mix scripts inside a word, such as {odd[0][:40]!r}; if that is wrong, "
+                f"{source}: {texts} scripts inside a word, such as {odd[0][:40]!r}; if that is wrong, "
                 "name the encoding of the files, such as gb18030."
             )
     return found

@@ -15,6 +15,7 @@ from multibit.data.notes import note, note_left_out
 from multibit.errors import DataError
 from multibit.files import fingerprint
 from multibit.paths import replacing
+from multibit.table import counted
 from multibit.texts import decode_text, parse_json, read_bytes, read_text
 
 IMAGE_SUFFIXES = frozenset(
@@ -169,8 +170,9 @@ def unique_ids(parts: Mapping[str, Sequence[str]], source: Path, *, prefix: bool
     used = Counter(key for ids in parts.values() for key in set(ids))
     repeated = [key for key, count in used.items() if count > 1]
     if repeated and not prefix:
+        found = counted(len(repeated), "id occurs", "ids occur")
         note(
-            f"{source}: {len(repeated):,} ids occur in several {what}s, such as {repeated[0]}; every id gets the name "
+            f"{source}: {found} in several {what}s, such as {repeated[0]}; every id gets the name "
             f"of its {what} in front."
         )
     return [f"{name}-{key}" if repeated or prefix else key for name, ids in parts.items() for key in ids]

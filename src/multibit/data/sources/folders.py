@@ -11,6 +11,7 @@ from multibit.data.notes import note, note_left_out, note_other_kinds
 from multibit.data.sources.common import IMAGE_SUFFIXES, read_lines, walk
 from multibit.data.values import same_name
 from multibit.errors import DataError
+from multibit.table import counted
 
 SPLIT_FOLDERS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "query", "database"))
 """Names of folders that are parts of a split, not labels."""
@@ -76,7 +77,8 @@ def read_folders(source: Path | str, *, encoding: str | None = None) -> PairedDa
         label = stem.split("/")[depth]
         items.append((stem, path, text or [label.replace("_", " ").replace("-", " ")], [label]))
     if without:
-        note(f"{root}: {without:,} images have no .txt file; their text is the name of their label.")
+        found = counted(without, "image has", "images have")
+        note(f"{root}: {found} no .txt file; the text is the name of the label.")
     return PairedDataset.of_items(items)
 
 
@@ -89,7 +91,8 @@ def _depth_of_labels(root: Path, stems: Iterable[Stem]) -> int:
         return 1
     if deeper := sum(len(names) > 1 for names in folders):
         first = "/".join(next(names for names in folders if len(names) > 1))
-        note(f"{root}: {deeper:,} images lie in deeper folders, such as {first}; their label is its first name.")
+        found = counted(deeper, "image lies", "images lie")
+        note(f"{root}: {found} in deeper folders, such as {first}; the label is its first name.")
     return 0
 
 

@@ -13,6 +13,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note
 from multibit.data.sources.common import compare, locate, old_text, read_old_lines
 from multibit.errors import DataError
+from multibit.table import counted
 from multibit.texts import read_bytes
 
 
@@ -48,7 +49,8 @@ def read_iapr(source: Path | str, *, images: Path | str | None = None) -> Paired
         keywords |= {name: [words[i] for i in np.flatnonzero(row)] for name, row in zip(names, rows, strict=True)}
     texts = {name: _description(descriptions / f"{name}.eng") for name in keywords}
     if without := [name for name, text in texts.items() if not text]:
-        note(f"IAPR TC-12: {len(without):,} images have no English description, such as {without[0]}.")
+        found = counted(len(without), "image has", "images have")
+        note(f"IAPR TC-12: {found} no English description, such as {without[0]}.")
     items = ((name, folder / f"{name}.jpg", [texts[name]], keywords[name]) for name in sorted(keywords, key=_order))
     return compare(PairedDataset.of_items(items, sorted(words)), "IAPR TC-12", pairs=19_627, labels=291)
 

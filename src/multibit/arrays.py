@@ -32,7 +32,7 @@ def as_labels(labels: ArrayLike, *, rows: int | None = None, columns: int | None
         >>> as_labels([[1, 0], [0, 2]])
         Traceback (most recent call last):
             ...
-        multibit.errors.DataError: labels: row 1, column 1 is 2; every value must be 0 or 1.
+        multibit.errors.DataError: labels: [1, 1] is 2; every value must be 0 or 1.
     """
     array, name = np.asarray(labels), f"{whose} labels".strip()
     wanted = tuple("any" if size is None else size for size in (rows, columns))
@@ -48,7 +48,7 @@ def as_labels(labels: ArrayLike, *, rows: int | None = None, columns: int | None
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             raise DataError(
-                f"row {start + row}, column {column} is {values[row, column]}; every value must be 0 or 1.", field=name
+                f"[{start + row}, {column}] is {values[row, column]}; every value must be 0 or 1.", field=name
             )
     return array.astype(np.uint8, copy=False)
 
@@ -86,7 +86,7 @@ def require_finite(array: NDArray[Any], what: str, rows: Rows | None = None) -> 
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         name = row if rows is None else rows[row]
-        raise DataError(f"row {name}, column {column} is {array[row, column]}; every value must be finite.", field=what)
+        raise DataError(f"[{name}, {column}] is {array[row, column]}; every value must be finite.", field=what)
 
 
 def as_float32(array: NDArray[Any], what: str, rows: Rows | None = None) -> NDArray[np.float32]:
@@ -107,7 +107,7 @@ def as_float32(array: NDArray[Any], what: str, rows: Rows | None = None) -> NDAr
             row, column = np.argwhere(lost)[0]
             name = row if rows is None else rows[row]
             raise DataError(
-                f"row {name}, column {column} is {array[row, column]}, which float32 cannot represent.",
+                f"[{name}, {column}] is {array[row, column]}, which float32 cannot represent.",
                 field=what,
                 hint="Rescale the features: only the direction of a row matters.",
             )

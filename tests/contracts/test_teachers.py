@@ -227,7 +227,7 @@ def test_labels_of_another_count_or_value_are_refused(name):
     assert caught.value.field == "labels" and "4 columns" in caught.value.problem
     with pytest.raises(DataError) as caught:
         teacher.scores([[0, 0, 0, 1], [2, 0, 0, 0]], CASES["chain"])
-    assert caught.value.field == "labels" and "row 1, column 0 is 2" in caught.value.problem
+    assert caught.value.field == "labels" and "[1, 0] is 2" in caught.value.problem
 
 
 @every_teacher

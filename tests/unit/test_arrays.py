@@ -42,10 +42,10 @@ def test_no_labels_are_labels(shape):
         ([["a", "b"]], {}, "<U1"),
         ([[None, 1]], {}, "object"),
         ([[1j, 0]], {}, "complex128"),
-        ([[1, 0], [0, 2]], {}, "row 1, column 1 is 2"),
-        ([[1, 0.5]], {}, "row 0, column 1 is 0.5"),
-        ([[np.nan, 1]], {}, "row 0, column 0 is nan"),
-        ([[0, -1]], {}, "row 0, column 1 is -1"),
+        ([[1, 0], [0, 2]], {}, "[1, 1] is 2"),
+        ([[1, 0.5]], {}, "[0, 1] is 0.5"),
+        ([[np.nan, 1]], {}, "[0, 0] is nan"),
+        ([[0, -1]], {}, "[0, 1] is -1"),
     ],
 )
 def test_other_values_and_shapes_of_labels_are_refused(labels, sizes, found):
@@ -108,7 +108,7 @@ def test_a_value_that_is_not_finite_is_refused_with_its_row_and_column(value):
     for check in (require_finite, as_float32):
         with pytest.raises(DataError) as caught:
             check(array, "image features")
-        assert caught.value.field == "image features" and f"row 2, column 1 is {value}" in caught.value.problem
+        assert caught.value.field == "image features" and f"[2, 1] is {value}" in caught.value.problem
 
 
 def test_rows_have_the_numbers_of_their_source():
@@ -116,7 +116,7 @@ def test_rows_have_the_numbers_of_their_source():
     array[1, 2] = np.nan
     with pytest.raises(DataError) as caught:
         require_finite(array, "text features", rows=np.array([10, 77]))
-    assert "row 77, column 2" in caught.value.problem
+    assert "[77, 2]" in caught.value.problem
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64])
@@ -134,7 +134,7 @@ def test_features_of_float32_are_not_copied():
 def test_values_that_float32_cannot_represent_are_refused(row, column):
     with pytest.raises(DataError) as caught:
         as_float32(np.array([[1, 1], row]), "features")
-    assert caught.value.field == "features" and f"row 1, column {column}" in caught.value.problem
+    assert caught.value.field == "features" and f"[1, {column}]" in caught.value.problem
     assert caught.value.hint
 
 

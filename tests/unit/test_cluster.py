@@ -132,7 +132,7 @@ def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(ray, folder):
     with pytest.raises(DataError) as caught:
         encode_store(model, FeatureStore.open(folder / "faulty.npz"), engine="ray")
     assert (caught.value.file, caught.value.field) == (folder / "faulty.npz", "image features")
-    assert f"row {ENCODE_ROWS + 1}, column 2 is nan" in caught.value.problem
+    assert f"[{ENCODE_ROWS + 1}, 2] is nan" in caught.value.problem
 
 
 @pytest.mark.slow

@@ -317,7 +317,7 @@ def test_arguments_out_of_range_are_refused(search, option, found):
     ("values", "found"),
     [
         (np.zeros((2, 19)), "(2, 19)"),
-        (np.where(np.arange(40).reshape(2, 20) == 23, np.nan, 0.5), "row 1, column 3"),
+        (np.where(np.arange(40).reshape(2, 20) == 23, np.nan, 0.5), "[1, 3]"),
     ],
 )
 def test_invalid_relaxed_queries_are_refused(values, found):

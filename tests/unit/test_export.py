@@ -143,7 +143,7 @@ def test_a_trio_never_replaces_an_existing_folder(tmp_path):
     [
         ({"ids": None}, "ids", "images, texts"),
         ({"text_offsets": np.array([0, 1])}, "text offsets", "(2,)"),
-        ({"labels": np.array([[2, 0]] * 3)}, "labels", "row 0, column 0 is 2"),
+        ({"labels": np.array([[2, 0]] * 3)}, "labels", "[0, 0] is 2"),
         ({"images": np.array(["x"])}, "images", "1 rows for 3 ids"),
     ],
 )

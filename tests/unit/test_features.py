@@ -244,7 +244,7 @@ def test_a_value_that_is_not_finite_is_refused_with_row_and_column(modality, val
     arrays[modality][2, 1] = value
     with pytest.raises(DataError) as caught:
         Pairs(arrays["image"], arrays["text"], OFFSETS, LABELS)
-    assert caught.value.field == f"{modality} features" and f"row 2, column 1 is {value}" in caught.value.problem
+    assert caught.value.field == f"{modality} features" and f"[2, 1] is {value}" in caught.value.problem
 
 
 @pytest.mark.parametrize("modality", ["image", "text"])
@@ -255,7 +255,7 @@ def test_a_value_that_is_not_finite_is_named_by_its_file_and_its_row_in_it(tmp_p
     with pytest.raises(DataError) as caught:
         FeatureStore.open(npz(tmp_path, **arrays)).take([2, 0])
     assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", f"{modality} features")
-    assert f"row {row}, column 1 is nan" in caught.value.problem
+    assert f"[{row}, 1] is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize("value", [1e300, -1e39, 1e-60])
@@ -267,10 +267,10 @@ def test_a_row_that_float32_cannot_represent_is_named_wherever_it_is_read(tmp_pa
         with pytest.raises(DataError) as caught:
             read()
         assert (caught.value.file, caught.value.field) == (tmp_path / "ready.npz", "image features")
-        assert f"row 2, column 0 is {value}" in caught.value.problem
+        assert f"[2, 0] is {value}" in caught.value.problem
     with pytest.raises(DataError) as caught:
         Pairs(image, TEXT, OFFSETS, LABELS)
-    assert caught.value.field == "image features" and f"row 2, column 0 is {value}" in caught.value.problem
+    assert caught.value.field == "image features" and f"[2, 0] is {value}" in caught.value.problem
 
 
 def test_the_mean_of_texts_is_right_even_if_their_sum_overflows():
@@ -286,7 +286,7 @@ def test_a_value_that_is_not_finite_is_found_in_any_row_and_numbered_as_asked():
         for rows, number in ((None, row), (np.arange(100, 110), row + 100)):
             with pytest.raises(DataError) as caught:
                 require_finite(wrong, "x", rows)
-            assert caught.value.field == "x" and f"row {number}, column 2 is nan" in caught.value.problem
+            assert caught.value.field == "x" and f"[{number}, 2] is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_value_that_is_not_finite_is_found_in_any_row_and_numbered_as_asked():
         ({"image": IMAGE[:2]}, "features", "2 image rows and 3 label rows"),
         ({"text": TEXT[:4]}, "text offsets", "4"),
         ({"labels": LABELS[:2]}, "features", "3 image rows and 2 label rows"),
-        ({"labels": LABELS * 2}, "labels", "row 0, column 0 is 2"),
+        ({"labels": LABELS * 2}, "labels", "[0, 0] is 2"),
         ({"labels": LABELS[:, 0]}, "labels", "(3,)"),
         ({"offsets": np.array([0, 5])}, "text offsets", "(2,)"),
         ({"offsets": np.array([0, 1, 1, 5])}, "text offsets", "item 1"),

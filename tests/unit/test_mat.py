@@ -233,7 +233,7 @@ def test_a_missing_key_is_named_with_those_that_exist_and_the_argument_to_map_it
     ("change", "file", "field", "found"),
     [
         ({"label": {"category": np.zeros((4, 2))}}, "", "", "3 images, 3 texts, labels of shape (4, 2)"),
-        ({"label": {"category": LABELS * 2}}, "", "labels", "row 0, column 0 is 2"),
+        ({"label": {"category": LABELS * 2}}, "", "labels", "[0, 0] is 2"),
         ({"label": {"category": np.array(["x", "y", "z"])}}, "label.mat", "category", "<U1"),
         ({"caption": {"caption": np.array(["a", "b"])}}, "", "", "3 images, 2 texts"),
         ({"caption": {"YAll": np.zeros((3, 5))}}, "", "text", "(3, 5)"),
@@ -388,17 +388,17 @@ def test_label_names_of_features_are_given_or_read(tmp_path, parts):
         (
             {"XAll": np.array([[1, 2], [3, 1e300]]), "YAll": np.ones((2, 3)), "LAll": np.eye(2)},
             "XAll",
-            "row 1, column 1 is 1e+300",
+            "[1, 1] is 1e+300",
         ),
         (
             {"XAll": np.ones((2, 2)), "YAll": np.array([[1, np.nan, 2], [1, 1, 1]]), "LAll": np.eye(2)},
             "YAll",
-            "row 0, column 1 is nan",
+            "[0, 1] is nan",
         ),
         (
             {"XAll": np.array([[1, 2, 3], [1, 2, np.inf]]), "YAll": np.ones((3, 4)), "LAll": np.eye(3)},
             "XAll (transposed)",
-            "row 2, column 1 is inf",
+            "[2, 1] is inf",
         ),
         (
             {"XAll": np.ones((0, 12)), "YAll": np.ones((0, 3)), "LAll": np.ones((0, 2))},

@@ -322,8 +322,8 @@ def test_a_rank_cutoff_below_one_is_refused(at):
         ([[1], [1]], [[1], [0]], "query labels", ("1 rows", "(2, 1)")),
         ([[1]], [[1]], "database labels", ("2 rows", "(1, 1)")),
         ([1], [[1], [0]], "query labels", ("1 rows", "(1,)")),
-        ([[2]], [[1], [0]], "query labels", ("row 0, column 0 is 2",)),
-        ([[1]], [[1], [np.nan]], "database labels", ("row 1, column 0 is nan",)),
+        ([[2]], [[1], [0]], "query labels", ("[0, 0] is 2",)),
+        ([[1]], [[1], [np.nan]], "database labels", ("[1, 0] is nan",)),
         (np.ones((1, 64)), np.ones((2, 65)), "labels", ("64", "65")),
     ],
 )

@@ -74,7 +74,7 @@ def test_values_outside_float32_are_refused_with_their_row(value, said):
     x[2] = value
     with pytest.raises(DataError) as caught:
         build().encode(x, "image")
-    assert caught.value.field == "image features" and f"row 2, column 0 is {said}" in caught.value.problem
+    assert caught.value.field == "image features" and f"[2, 0] is {said}" in caught.value.problem
 
 
 def test_a_zero_feature_has_a_finite_code():
@@ -97,7 +97,7 @@ def test_a_refused_feature_is_reported_with_its_row_in_any_block(monkeypatch):
     monkeypatch.setattr(module, "ENCODE_ROWS", 8)
     with pytest.raises(DataError) as caught:
         build().encode(x, "text")
-    assert caught.value.field == "text features" and "row 33, column 5 is nan" in caught.value.problem
+    assert caught.value.field == "text features" and "[33, 5] is nan" in caught.value.problem
 
 
 @pytest.mark.parametrize("rows", [1, 7, 50])
@@ -157,8 +157,8 @@ def test_no_features_have_no_codes():
         (np.zeros((3, 12)), "image", ("(n, 20)", "(3, 12)")),
         (np.zeros((3, 20)), "text", ("(n, 12)", "(3, 20)")),
         (np.zeros(12), "text", ("(n, 12)", "(12,)")),
-        (np.full((3, 12), np.nan), "text", ("row 0, column 0 is nan",)),
-        (np.full((3, 12), -np.inf), "text", ("row 0, column 0 is -inf",)),
+        (np.full((3, 12), np.nan), "text", ("[0, 0] is nan",)),
+        (np.full((3, 12), -np.inf), "text", ("[0, 0] is -inf",)),
     ],
 )
 def test_features_that_do_not_fit_are_refused(array, modality, numbers):

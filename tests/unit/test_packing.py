@@ -194,7 +194,7 @@ def test_no_items_unpack_to_no_rows_of_the_full_length(length):
         (np.zeros((3, 0)), "(3, 0)"),
         ([["a", "b"]], "<U1"),
         (np.zeros((1, 1025)), "1025"),
-        ([[0.0, 1.0], [0.0, np.nan]], "row 1, column 1"),
+        ([[0.0, 1.0], [0.0, np.nan]], "[1, 1]"),
         (np.array([[0, 1]], np.uint8), "uint8"),
         ([[0, 1]], "int64"),
         ([[True, False]], "bool"),
@@ -210,7 +210,7 @@ def test_values_without_a_sign_are_refused(values, found):
 def test_values_other_than_0_and_1_are_refused_as_bits(values):
     with pytest.raises(DataError) as caught:
         Codes.from_bits(values)
-    assert caught.value.field == "values" and "row 0, column 1" in caught.value.problem
+    assert caught.value.field == "values" and "[0, 1]" in caught.value.problem
     assert "binarize" in caught.value.hint
 
 

@@ -187,7 +187,7 @@ def test_a_value_that_is_not_finite_is_refused_with_its_row_and_column(wrong):
     with pytest.raises(DataError) as caught:
         nearest_relaxed(values, Codes.from_bits(random_bits(9, 20)), 1)
     assert caught.value.field == "relaxed queries"
-    assert f"row 2, column 17 is {wrong}" in caught.value.problem
+    assert f"[2, 17] is {wrong}" in caught.value.problem
     assert nearest_relaxed(values, Codes.from_bits(random_bits(9, 20)), 1, bits=17).counts.tolist() == [1, 1, 1]
 
 

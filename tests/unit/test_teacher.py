@@ -246,7 +246,7 @@ def test_values_other_than_zero_and_one_are_refused():
     teacher = RelationTeacher.fit(CASES["chain"])
     with pytest.raises(DataError) as caught:
         teacher.embed([[0, 1, 3, 0]])
-    assert caught.value.field == "labels" and "row 0, column 2 is 3" in caught.value.problem
+    assert caught.value.field == "labels" and "[0, 2] is 3" in caught.value.problem
 
 
 def test_a_teacher_shows_its_settings():

@@ -202,7 +202,7 @@ def test_all_tokens_are_read_in_blocks(monkeypatch):
     tokens.values[4, 0, 1] = np.inf
     with pytest.raises(DataError) as caught:
         tokens.require_finite("image tokens")
-    assert caught.value.field == "image tokens" and "row 4, token 0, column 1 is inf" in caught.value.problem
+    assert caught.value.field == "image tokens" and "[4, 0, 1] is inf" in caught.value.problem
 
 
 # Extraction
@@ -465,7 +465,7 @@ def test_a_token_that_is_not_finite_is_found_by_the_checks(tmp_path, modality):
     with pytest.raises(DataError) as caught:
         FeatureStore.open(tmp_path / "store").require_finite()
     assert (caught.value.file, caught.value.field) == (tmp_path / "store", f"{modality} tokens")
-    assert "row 2, token 0, column 1 is nan" in caught.value.problem
+    assert "[2, 0, 1] is nan" in caught.value.problem
     found = {finding.what: finding.names for finding in feature_faults(store) if "tokens" in finding.what}
     owner = {"image": ["c"], "text": ["b"]}[modality]
     assert found == {f"{each} tokens: non-finite": owner * (each == modality) for each in ("image", "text")}
@@ -514,7 +514,7 @@ def test_an_npz_may_have_tokens_in_any_float_type_with_or_without_counts(tmp_pat
         ({"image_tokens": np.zeros((3, 5))}, "image_tokens", "(3, 5)"),
         ({"image_tokens": np.zeros((3, 2, 5), int)}, "image_tokens", "int64"),
         ({"image_tokens": np.zeros((3, 2, 0))}, "image_tokens", "(3, 2, 0)"),
-        ({"image_tokens": np.full((3, 2, 5), 1e6)}, "image_tokens", "row 0, token 0, column 0 is inf"),
+        ({"image_tokens": np.full((3, 2, 5), 1e6)}, "image_tokens", "[0, 0, 0] is inf"),
         ({"text_tokens": np.full((3, 2, 5), np.nan)}, "text_token_counts", "row 1 is 3"),
         ({"image_tokens": np.full((3, 2, 5), np.nan)}, "image_tokens", "nan"),
         ({"image_tokens": np.full((3, 2, 5), np.nan, np.float16)}, "image_tokens", "nan"),

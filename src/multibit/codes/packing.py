@@ -89,7 +89,7 @@ class Codes:
             )
         if array.dtype.kind == "f" and np.isnan(array).any():
             row, column = np.argwhere(np.isnan(array))[0]
-            raise DataError(f"row {row}, column {column} is NaN, so it has no sign.", field="values")
+            raise DataError(f"[{row}, {column}] is NaN, so it has no sign.", field="values")
         return cls._pack(array >= 0, views, model)
 
     @classmethod
@@ -104,7 +104,7 @@ class Codes:
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             raise DataError(
-                f"row {row}, column {column} is {array[row, column]}; every bit must be 0 or 1.",
+                f"[{row}, {column}] is {array[row, column]}; every bit must be 0 or 1.",
                 field="values",
                 hint="Binarise +-1 or real values with Codes.binarize.",
             )

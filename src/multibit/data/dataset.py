@@ -121,7 +121,7 @@ class PairedDataset:
         for name in ("ids", "label_names"):
             _require_texts(name, getattr(self, name))
         if "" in self.ids:
-            raise DataError(f"row {self.ids.index('')} has an empty id.", field="ids")
+            raise DataError(f"[{self.ids.index('')}] is empty.", field="ids")
         for texts in self.texts:
             _require_texts("texts", texts)
         _require_unique("ids", self.ids)
@@ -248,9 +248,6 @@ def _require_unique(field: str, names: Sequence[str]) -> None:
 
 def _duplicate(field: str, name: str, first: int, second: int, rows: Sequence[int] = ()) -> DataError:
     """The error of a name that occurs twice; `rows` are the rows of the names in their file."""
-    earlier, later = (rows[first], rows[second]) if rows else (first, second)
-    return DataError(
-        f"duplicate {name!r} in rows {earlier} and {later}; each must be unique.",
-        row=later if rows else None,
-        field=field,
-    )
+    place = f"in rows {rows[first]} and {rows[second]}" if rows else f"at [{first}] and [{second}]"
+    row = rows[second] if rows else None
+    return DataError(f"duplicate {name!r} {place}; each must be unique.", row=row, field=field)

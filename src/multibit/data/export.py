@@ -136,7 +136,7 @@ def read_dataset_npz(source: Path | str) -> PairedDataset:
     if missing := [key for key in KEYS if key not in arrays]:
         raise DataError(f"no such array; it has {', '.join(arrays) or 'nothing'}.", file=path, field=missing[0])
     try:
-        ids = [id_of(value, row=row, field="ids") for row, value in enumerate(_column(arrays, "ids"))]
+        ids = [id_of(value, row=row, field="ids") for row, value in enumerate(_column(arrays, "ids"), 1)]
         images, texts, names = (_texts(arrays, key) for key in ("images", "texts", "label_names"))
         offsets = arrays["text_offsets"]
         check_offsets(offsets, len(ids), len(texts))
@@ -167,7 +167,7 @@ def _texts(arrays: Mapping[str, NDArray[Any]], key: str) -> list[str]:
     values = _column(arrays, key)
     if arrays[key].dtype.kind not in "US" and len(values):
         raise DataError(f"need texts, got {arrays[key].dtype}.", field=key)
-    return [(texts_of(value, row=row, field=key) or ("",))[0] for row, value in enumerate(values)]
+    return [(texts_of(value, row=row, field=key) or ("",))[0] for row, value in enumerate(values, 1)]
 
 
 def _arrays(dataset: PairedDataset, folder: Path) -> dict[str, NDArray[Any]]:

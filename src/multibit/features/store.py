@@ -309,5 +309,5 @@ def read_names(arrays: Mapping[str, NDArray[Any]], key: str, default: Sequence[s
     if array.ndim != 1:
         raise DataError(f"need one value per row, got an array of shape {array.shape}.", field=key)
     if key == "texts":
-        return tuple((texts_of(text, row=row, field=key) or ("",))[0] for row, text in enumerate(array.tolist()))
-    return tuple(id_of(name, row=row, field=key) for row, name in enumerate(array.tolist()))
+        return tuple((texts_of(text, row=row, field=key) or ("",))[0] for row, text in enumerate(array.tolist(), 1))
+    return tuple(id_of(name, row=row, field=key) for row, name in enumerate(array.tolist(), 1))

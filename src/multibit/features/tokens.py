@@ -110,7 +110,7 @@ class Tokens:
             if wrong.any():
                 row, token, column = np.argwhere(wrong)[0]
                 raise DataError(
-                    f"row {number * BLOCK + row}, token {token}, column {column} is {block[row, token, column]}; every "
+                    f"[{number * BLOCK + row}, {token}, {column}] is {block[row, token, column]}; every "
                     "value must be finite, in float16.",
                     field=what,
                 )
@@ -196,7 +196,7 @@ def _named(arrays: Mapping[str, NDArray[Any]], modality: Modality) -> Tokens:
     wrong = (counts < 1) | (counts > limit)
     if wrong.any():
         row = int(wrong.argmax())
-        raise DataError(f"row {row} is {counts[row]}; every count must be in 1..{limit}.", field=counted)
+        raise DataError(f"[{row}] is {counts[row]}; every count must be in 1..{limit}.", field=counted)
     with np.errstate(over="ignore", under="ignore"):
         tokens = Tokens(values.astype(np.float16, copy=False), counts.astype(np.int64))
     if values.dtype != np.float16:

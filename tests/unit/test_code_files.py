@@ -258,6 +258,18 @@ def test_a_truncated_mat_is_said_to_be_truncated(tmp_path, share):
     assert_refused(lambda: CodeSets.open(path), file=path, found="truncated")
 
 
+@pytest.mark.parametrize("kind", [0, 8, 14, 15, 99])
+def test_values_of_an_unknown_type_in_a_mat_are_refused(tmp_path, kind):
+    """The reader itself ends the process with a fault of memory."""
+    path = tmp_path / "codes.mat"
+    scipy.io.savemat(path, {key: np.asarray(value, float) for key, value in six().items()})
+    content = bytearray(path.read_bytes())
+    assert content[184:188] == (9).to_bytes(4, "little")  # numbers of 8 bytes, after flags, dimensions and name
+    content[184:188] = kind.to_bytes(4, "little")
+    path.write_bytes(content)
+    assert_refused(lambda: CodeSets.open(path), file=path, found="unknown type")
+
+
 # Several files
 
 

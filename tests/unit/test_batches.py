@@ -12,9 +12,11 @@ import pyarrow.parquet
 import pytest
 
 from multibit import Codes, Index
+from multibit.data.manifest import read_manifest
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.search import batches
 from multibit.search.batches import Queries, QueryFile, block_size, unpacked, write_hits
+from multibit.search.exchange import import_index
 
 BITS = np.random.default_rng(3).integers(0, 2, (40, 24), np.uint8)
 QUERIES = Codes.from_bits(np.random.default_rng(4).integers(0, 2, (23, 24), np.uint8))
@@ -268,6 +270,16 @@ def test_a_damaged_column_is_refused_with_the_file(tmp_path):
     with pytest.raises(DataError) as caught:
         list(QueryFile.open(path).blocks(8))
     assert caught.value.file == path
+
+
+def test_texts_that_are_not_utf_8_are_refused_with_the_file(tmp_path):
+    """Arrow writes what it is given, and finds out when it makes texts of it."""
+    bad = pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())
+    path = write(tmp_path / "q.parquet", id=["1", "2"], text=bad)
+    for work in (lambda: list(QueryFile.open(path).blocks(8)), lambda: read_manifest(path), lambda: import_index(path)):
+        with pytest.raises(DataError) as caught:
+            work()
+        assert caught.value.file == path and "utf" in caught.value.problem.lower()
 
 
 def test_a_modality_that_contradicts_the_file_is_refused(tmp_path):

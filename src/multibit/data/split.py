@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import Rows
 from multibit.errors import ConfigError, DataError
 from multibit.files import building, fingerprint, read_arrays, write_arrays
+from multibit.table import counted
 
 ROLES = ("train", "validation", "query", "database")
 
@@ -249,7 +250,8 @@ def usual_sizes(items: int) -> dict[str, int]:
         {'query': 1192, 'train': 2146, 'validation': 238}
     """
     if items < MIN_ITEMS:
-        raise ConfigError(f"{items} items are too few to split; need at least {MIN_ITEMS}.", field="split")
+        found = counted(items, "item is", "items are")
+        raise ConfigError(f"{found} too few to split; need at least {MIN_ITEMS}.", field="split")
     if items > sum(PAPER_SIZES.values()):  # some of the database was never trained on
         return dict(PAPER_SIZES)
     return {"query": items // 4, "train": items * 45 // 100, "validation": items // 20}

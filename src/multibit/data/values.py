@@ -39,7 +39,7 @@ def id_of(value: Any, *, row: int | None = None, field: str = "id") -> str:
     """
     value = _plain(value)
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise DataError("the id is empty.", row=row, field=field)
+        raise DataError("is empty.", row=row, field=field)
     number = _whole(value)
     if number is not None and not (isinstance(value, float) and abs(value) > EXACT):
         return str(number)

@@ -57,7 +57,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
         DataError: missing, unreadable, in another encoding, another suffix, or a row that is not CSV or JSON.
         ConfigError: an unknown encoding.
     """
-    suffix, name = suffix_of(path, READ), ""
+    suffix = suffix_of(path, READ)
     require_regular(path)
     try:
         if suffix == ".parquet":
@@ -71,7 +71,7 @@ def rows_of(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict
         raise error.within(path) from None
     except FileNotFoundError:
         raise DataError("no such file.", file=path) from None
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read ({error}).", file=path) from None
 
 

@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from commands import cli
 from multibit import Codes, FeatureStore, PairedDataset
 from multibit.cli import app
 from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
@@ -29,6 +30,7 @@ from multibit.features.joint import JointImages, Scaling
 from multibit.features.load import image_encoder_of, load_image_encoder, load_text_encoder, text_encoder_of
 from multibit.features.recipe import Recipe
 from multibit.hashing.model import HashModel
+from multibit.progress import showing
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install multibit[clip]")
 import torch  # noqa: E402
@@ -646,20 +648,22 @@ with showing():
 
 
 @pytest.mark.slow
-def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path):
+def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
     rows = ["id,image,text,labels", *(f"{row},{row}.png,text {row},x" for row in range(10))]
     (tmp_path / "items.csv").write_text("\n".join(rows))
     for row, image in enumerate(noise(*[(40, 30 + row) for row in range(9)])):  # the tenth is missing
         image.save(tmp_path / f"{row}.png")
-    clip = str(models["clip"])
-    for engine in ("local", "ray"):
-        arguments = ["--image-encoder", clip, "--text-encoder", clip, "--engine", engine, "--out", engine]
-        command = [sys.executable, "-c", ON_RAY, "features", "items.csv", *arguments]
-        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert result.returncode == 0, result.stderr
-        assert f"Wrote {engine}: 9 items, 1 skipped" in result.stdout
-        assert "10/10" in result.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(extract, "SHARD", 4)
+    command = ["features", "items.csv", "--image-encoder", str(models["clip"]), "--text-encoder", str(models["clip"])]
+    with showing():
+        here = cli(*command, "--engine", "local", "--out", "local")
+    assert here.code == 0 and "Wrote local: 9 items, 1 skipped" in here.out and "10/10" in here.err
+    on_ray = [sys.executable, "-c", ON_RAY, *command, "--engine", "ray", "--out", "ray"]
+    result = subprocess.run(on_ray, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "Wrote ray: 9 items, 1 skipped" in result.stdout and "10/10" in result.stderr
     local, ray = (
         {path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("local", "ray")
     )

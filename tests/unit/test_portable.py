@@ -355,44 +355,46 @@ from starlette.testclient import TestClient
 from multibit.pipeline import open_run
 from multibit.serve.app import create_app
 from multibit.serve.settings import ServerSettings
-model, index, image = map(Path, sys.argv[1:])
-answers = {}
-app = create_app(open_run(model, many=True), index, ServerSettings(writable=True))
-with TestClient(app, "http://localhost") as client:
-    while client.get("/readyz").status_code != 200:
-        time.sleep(0.01)
-    answers["text"] = client.post("/v1/search", json={"text": "a red flower", "k": 3}).json()
-    sent = {"files": {"image": image.read_bytes()}, "data": {"options": '{"k": 3}'}}
-    answers["image"] = client.post("/v1/search/image", **sent).json()
-    new = {"id": "new", "text": "a red flower", "image": base64.b64encode(image.read_bytes()).decode()}
-    answers["put"] = client.put("/v1/items", json={"items": [new]}).json()
-    answers["explain"] = client.get("/v1/explain").json()
-    answers["info"] = client.get("/v1/info").json()
-    label = answers["info"]["labels"][0]
-    answers["neighbours"] = client.get(f"/v1/labels/{label}/neighbours").json()
-print(json.dumps(answers))
+image, *folders = map(Path, sys.argv[1:])
+for model in folders:
+    answers = {}
+    app = create_app(open_run(model, many=True), model.with_suffix(".index"), ServerSettings(writable=True))
+    with TestClient(app, "http://localhost") as client:
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        answers["text"] = client.post("/v1/search", json={"text": "a red flower", "k": 3}).json()
+        sent = {"files": {"image": image.read_bytes()}, "data": {"options": '{"k": 3}'}}
+        answers["image"] = client.post("/v1/search/image", **sent).json()
+        new = {"id": "new", "text": "a red flower", "image": base64.b64encode(image.read_bytes()).decode()}
+        answers["put"] = client.put("/v1/items", json={"items": [new]}).json()
+        answers["explain"] = client.get("/v1/explain").json()
+        answers["info"] = client.get("/v1/info").json()
+        label = answers["info"]["labels"][0]
+        answers["neighbours"] = client.get(f"/v1/labels/{label}/neighbours").json()
+    print(json.dumps(answers))
 """
 
 
-@pytest.mark.parametrize("explained", [True, False])
-def test_a_portable_model_is_served_without_torch(run, exported, tmp_path, explained):
+def test_a_portable_model_is_served_without_torch(run, exported, tmp_path):
+    """With what explains it, and without."""
     pytest.importorskip("fastapi")
-    model, index, image = tmp_path / "model", tmp_path / "index", load_sample().images[0]
-    shutil.copytree(exported, model, ignore=shutil.ignore_patterns("" if explained else "teacher.safetensors"))
-    shutil.copytree(run / "index", index)
-    result = subprocess.run([sys.executable, "-c", SERVING, model, index, image], capture_output=True, text=True)
+    image, folders = load_sample().images[0], []
+    for name, left_out in (("explained", ""), ("bare", "teacher.safetensors")):
+        folders.append(shutil.copytree(exported, tmp_path / name, ignore=shutil.ignore_patterns(left_out)))
+        shutil.copytree(run / "index", tmp_path / f"{name}.index")
+    result = subprocess.run([sys.executable, "-c", SERVING, image, *folders], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
     hits = [json.loads(line) for line in done("search", run, "a red flower", "-k", 3, "--json").splitlines()]
-    assert [hit["id"] for hit in found["text"]["hits"]] == [hit["id"] for hit in hits]
-    by_image = done("search", run, image, "-k", 3, "--json").splitlines()
-    assert [hit["id"] for hit in found["image"]["hits"]] == [json.loads(line)["id"] for line in by_image]
-    assert found["put"]["items"] == {"image": 61, "text": 61}
-    assert found["info"]["labels"] == list(Run.load(run).label_names)
-    about = found["explain"]
-    assert "accuracy" in about["missing"] and ("teacher" in about["missing"]) is not explained
-    assert about["has_teacher"] is explained and bool(about["scales"]) is explained
-    assert ("neighbours" in found["neighbours"]) is explained
+    by_image = [json.loads(line) for line in done("search", run, image, "-k", 3, "--json").splitlines()]
+    for found, explained in zip(map(json.loads, result.stdout.splitlines()), (True, False), strict=True):
+        assert [hit["id"] for hit in found["text"]["hits"]] == [hit["id"] for hit in hits]
+        assert [hit["id"] for hit in found["image"]["hits"]] == [hit["id"] for hit in by_image]
+        assert found["put"]["items"] == {"image": 61, "text": 61}
+        assert found["info"]["labels"] == list(Run.load(run).label_names)
+        about = found["explain"]
+        assert "accuracy" in about["missing"] and ("teacher" in about["missing"]) is not explained
+        assert about["has_teacher"] is explained and bool(about["scales"]) is explained
+        assert ("neighbours" in found["neighbours"]) is explained
 
 
 # Quantised

@@ -30,7 +30,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that "Your own data" leaves, made of a few items and epochs: the other pages start from it."""
     data = sample.load_sample()
     labels = [data.label_names.index(name) for name in ("flower", "fruit", "fish", "tree")]
-    rows = np.unique(np.concatenate([np.flatnonzero(data.labels[:, label])[:40] for label in labels]))
+    rows = np.unique(np.concatenate([np.flatnonzero(data.labels[:, label])[:28] for label in labels]))
     few = data.take(np.random.default_rng(0).permutation(rows))
     folder = tmp_path_factory.mktemp("docs") / "project"
     folder.mkdir()
@@ -38,7 +38,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for module in ("data.sample", "demo"):
             patch.setattr(f"multibit.{module}.load_sample", lambda: few)
         for name in ("multibit", "multibit-plus"):
-            quick = replace(METHODS[name].defaults, epochs=5)
+            quick = replace(METHODS[name].defaults, epochs=3)
             patch.setitem(METHODS, name, replace(METHODS[name], defaults=quick))
         patch.chdir(folder)
         run_page(START)
@@ -47,7 +47,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_your_own_data_becomes_an_index(example: Path):
     index = multibit.Index.open(example / "run" / "index" / "image.mbx")
-    assert len(index) > 100 and "new" not in set(index.ids)
+    assert len(index) > 80 and "new" not in set(index.ids)
     assert (example / "run" / "report" / "report.html").is_file()
 
 
@@ -113,7 +113,7 @@ NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "2")
-    monkeypatch.setenv("NOTEBOOK_ITEMS", "150")
+    monkeypatch.setenv("NOTEBOOK_ITEMS", "100")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     made = nbclient.execute(nbformat.read(notebook, as_version=4), cwd=tmp_path, timeout=300)
     assert all(cell.execution_count for cell in made.cells if cell.cell_type == "code")

@@ -13,6 +13,7 @@ import pytest
 
 from multibit import read_manifest
 from multibit.data.dataset import PairedDataset
+from multibit.data.manifest import write_manifest
 from multibit.data.notes import DataNote
 from multibit.errors import ConfigError, DataError
 
@@ -309,6 +310,24 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
 def test_a_folder_of_that_name_is_refused(tmp_path):
     (tmp_path / "items.csv").mkdir()
     refused(tmp_path / "items.csv")
+
+
+@pytest.mark.parametrize("texts", [[0, 1], [["a"], 3], [True], [{}]])
+def test_a_list_of_what_is_no_text_is_refused_with_its_row(tmp_path, texts):
+    path = tmp_path / "items.jsonl"
+    path.write_text(json.dumps({"id": "1", "text": texts}) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_manifest(path)
+    assert (caught.value.file, caught.value.row, caught.value.field) == (path, 1, "text")
+
+
+def test_an_id_that_csv_would_change_is_refused(tmp_path):
+    data = PairedDataset(("a", " a "), (None, None), (("x",), ("y",)), np.zeros((2, 0), np.uint8), ())
+    with pytest.raises(DataError) as caught:
+        write_manifest(data, tmp_path / "items.csv")
+    assert caught.value.field == "id" and not (tmp_path / "items.csv").exists()
+    write_manifest(data, tmp_path / "items.jsonl")
+    assert read_manifest(tmp_path / "items.jsonl").ids == data.ids
 
 
 def test_an_unknown_label_is_named_with_its_row(tmp_path):

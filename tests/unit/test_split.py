@@ -74,7 +74,7 @@ def test_the_usual_split_has_the_papers_sizes_or_its_shares(items, query, train,
 def test_too_few_items_for_the_usual_split_are_refused(items):
     with pytest.raises(ConfigError) as caught:
         Split.usual(items)
-    assert caught.value.field == "split" and f"{items} items" in caught.value.problem and "5" in caught.value.problem
+    assert caught.value.field == "split" and f"{items} item" in caught.value.problem and "5" in caught.value.problem
 
 
 def test_unseen_is_the_database_without_train_and_validation():

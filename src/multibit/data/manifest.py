@@ -119,10 +119,13 @@ def write_manifest(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe
             formulas. Read back, these ids and paths have it too. Texts and labels are JSON lists, never formulas.
 
     Raises:
-        DataError: another suffix.
+        DataError: another suffix; or a .csv, and an id has blanks at its ends, which are lost there.
     """
     path = Path(path)
     kind = suffix_of(path)
+    if kind == ".csv" and (padded := next((name for name in dataset.ids if name != name.strip()), "")):
+        problem = f"{padded!r} has blanks at its ends, which are lost in a .csv."
+        raise DataError(problem, file=path, field="id", hint="Write .jsonl or .parquet.")
     rows = (
         {
             "id": name,
@@ -187,10 +190,10 @@ class _Row:
         field = self.text_field
         several = field == "texts"
         value = self.values(field, separator if several else None)
-        if not several and isinstance(value, list) and value and _LIST.fullmatch(value[0]):
-            hint = "Map the field texts to this column with `columns`, as a JSON list; or write JSON lines."
-            raise DataError(f"{value[0][:40]!r} is a list of texts.", row=self.number, field=field, hint=hint)
         texts = texts_of(value, row=self.number, field=field)
+        if not several and isinstance(value, list) and texts and _LIST.fullmatch(texts[0]):
+            hint = "Map the field texts to this column with `columns`, as a JSON list; or write JSON lines."
+            raise DataError(f"{texts[0][:40]!r} is a list of texts.", row=self.number, field=field, hint=hint)
         if image is not None and isinstance(root, Path):
             image = _place(root, image)
         return name, image, texts

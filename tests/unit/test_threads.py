@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multibit import Config, ConfigError, train
+from multibit import Config, ConfigError, MismatchError, train
 from multibit.hashing.threads import on_threads
 
 SMALL = Config(lengths=(8, 16), scales=2, hidden=64, dimension=16, epochs=2, batch_size=32)
@@ -35,6 +35,14 @@ def test_a_training_uses_the_threads_that_it_is_told(planted_pairs, monkeypatch)
     monkeypatch.setattr("multibit.hashing.train.fit", recording(seen))
     assert train(planted_pairs, None, SMALL, threads=3).threads == 3
     assert seen == {3}
+
+
+def test_a_training_is_resumed_on_as_many_threads(planted_pairs, tmp_path):
+    state = tmp_path / "state.pt"
+    train(planted_pairs, None, SMALL, state_file=state, until=1, threads=2)
+    with pytest.raises(MismatchError, match="threads 2 there, 1 now"):
+        train(planted_pairs, None, SMALL, state_file=state)
+    assert train(planted_pairs, None, SMALL, state_file=state, threads=2).state.epoch == 2
 
 
 def test_a_number_of_threads_below_one_is_refused(planted_pairs):

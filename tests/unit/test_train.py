@@ -612,6 +612,7 @@ def test_training_takes_neither_queries_nor_a_database():
         "until",
         "save_every",
         "workers",
+        "threads",
         "progress",
         "settings",
     }

@@ -234,7 +234,8 @@ def _save_state(
     state.learner, state.descents = learner.state_dict(), [each.state_dict() for each in descents]
     buffer = io.BytesIO()  # torch's own writer hides the error of a full disk
     content = {name: value for name, value in vars(state).items() if name != "by_length"}
-    about = {"version": STATE_VERSION, "identity": identity, "settings": settings.to_dict()}
+    threads = torch.get_num_threads()
+    about = {"version": STATE_VERSION, "identity": identity, "settings": settings.to_dict(), "threads": threads}
     torch.save({**about, **content}, buffer)
     with replacing(path) as temporary:
         temporary.write_bytes(buffer.getbuffer())
@@ -261,6 +262,10 @@ def _resume(
         )
     if found != identity:
         problem = f"belongs to a training {_difference(given, settings.to_dict())}."
+        raise MismatchError(problem, file=path, hint="Choose another folder or delete it.")
+    threads, here = content.pop("threads", None), torch.get_num_threads()
+    if threads not in (None, here) and learner.model.device.type == "cpu":  # sums are rounded differently
+        problem = f"belongs to a training with other settings: threads {threads} there, {here} now."
         raise MismatchError(problem, file=path, hint="Choose another folder or delete it.")
     if version < 3:  # one optimiser, on its own
         content["descents"] = [{name: content.pop(name) for name in ("optimizer", "schedule")}]

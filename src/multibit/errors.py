@@ -11,6 +11,16 @@ _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+):/(?!/)")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number with the noun that it counts.
+
+    Example:
+        >>> counted(1, "query", "queries"), counted(1200, "query", "queries")
+        ('1 query', '1,200 queries')
+    """
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def printable(text: str) -> str:
     r"""Text for a terminal: control characters, which could move the cursor or hide text, as escapes like \u001b.
 

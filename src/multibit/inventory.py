@@ -18,10 +18,9 @@ from multibit.data import PairedDataset
 from multibit.data.export import read_dataset_npz
 from multibit.data.manifest import read_manifest
 from multibit.data.rows import READ
-from multibit.errors import ConfigError, DataError, FormatError
+from multibit.errors import ConfigError, DataError, FormatError, counted
 from multibit.files import read_arrays
 from multibit.npz import npz_keys, read_npz
-from multibit.table import counted
 
 if TYPE_CHECKING:
     from multibit.data.sources.mat_files import MatFiles

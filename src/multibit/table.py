@@ -291,16 +291,6 @@ def write_table(table: Table, path: Path) -> list[Path]:
     return written
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number with the noun that it counts.
-
-    Example:
-        >>> counted(1, "query", "queries"), counted(1200, "query", "queries")
-        ('1 query', '1,200 queries')
-    """
-    return f"{number:,} {one if number == 1 else many}"
-
-
 def mark_columns(
     rows: Sequence[Sequence[float | None]], *, larger_is_better: bool = True
 ) -> dict[tuple[int, int], Mark]:

@@ -29,7 +29,6 @@ from multibit.cli.options import (
     SetOption,
     SpreadsheetSafeOption,
     UrlDownloadOption,
-    counted,
     describe_method,
     echo,
     lines,
@@ -42,7 +41,7 @@ from multibit.cli.options import (
     show,
     stdout,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from multibit.data import PairedDataset

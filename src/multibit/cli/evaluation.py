@@ -11,7 +11,6 @@ import typer
 from multibit.cli.options import (
     DownloadOption,
     OptionalFeatures,
-    counted,
     echo,
     lines,
     numbers,
@@ -19,7 +18,7 @@ from multibit.cli.options import (
     require_ending,
     show,
 )
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, counted
 
 if TYPE_CHECKING:
     from multibit.evaluation.assessment import Assessment

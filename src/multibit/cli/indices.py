@@ -14,14 +14,13 @@ from multibit.cli.options import (
     Modality,
     OptionalFeatures,
     RunArgument,
-    counted,
     echo,
     refuse_memory,
     refuse_unused,
     require_ending,
     show,
 )
-from multibit.errors import ConfigError, DataError, MissingExtraError
+from multibit.errors import ConfigError, DataError, MissingExtraError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,6 @@ from multibit.cli.options import (
     TrainingOption,
     UrlDownloadOption,
     ValidationOption,
-    counted,
     describe_method,
     echo,
     numbers,
@@ -41,7 +40,7 @@ from multibit.cli.options import (
     require_ending,
     show,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from multibit.data import Split

@@ -166,13 +166,6 @@ def echo(text: str, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """As `multibit.table.counted`, which is slow to import."""
-    from multibit.table import counted
-
-    return counted(number, one, many)
-
-
 def show(table: Table) -> None:
     """Print a table."""
     from multibit.table import print_table

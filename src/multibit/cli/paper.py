@@ -13,7 +13,6 @@ from multibit.cli.options import (
     DownloadOption,
     PresetOption,
     SetOption,
-    counted,
     echo,
     numbers,
     pairs,
@@ -21,7 +20,7 @@ from multibit.cli.options import (
     show,
     stdout,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from multibit.config import Config

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import DownloadOption, Modality, Target, counted, echo, refuse_unused
-from multibit.errors import DataError
+from multibit.cli.options import DownloadOption, Modality, Target, echo, refuse_unused
+from multibit.errors import DataError, counted
 
 
 def export(

@@ -13,13 +13,12 @@ from multibit.cli.options import (
     DownloadOption,
     Modality,
     RunArgument,
-    counted,
     echo,
     refuse_unused,
     require_ending,
     show,
 )
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

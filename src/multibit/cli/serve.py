@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from multibit.cli.options import counted, echo, refuse_unused
+from multibit.cli.options import echo, refuse_unused
+from multibit.errors import counted
 
 Megabytes = Annotated[float, typer.Option(envvar="MULTIBIT_MAX_BODY", help="Largest request, in MiB.")]
 

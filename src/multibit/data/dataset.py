@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import IntArray, Labels, as_labels, row_numbers
 from multibit.data.values import same_name
-from multibit.errors import DataError
+from multibit.errors import DataError, counted
 from multibit.files import fingerprint
-from multibit.table import counted
 
 Item = tuple[str, Path | None, Sequence[str], Iterable[str]]
 """Id, image file, texts and label names of one item."""

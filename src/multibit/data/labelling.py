@@ -15,9 +15,8 @@ from stop_words import get_stop_words
 
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import same_name
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, counted
 from multibit.progress import tracked
-from multibit.table import counted
 
 MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
 """Combining marks, which are part of words in many scripts."""

@@ -20,9 +20,8 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note
 from multibit.data.rows import ALSO, BATCH, FIELDS, rows_of, suffix_of
 from multibit.data.values import describe, id_of, labels_of, path_of, texts_of, with_slashes
-from multibit.errors import DataError, require_known
+from multibit.errors import DataError, counted, require_known
 from multibit.paths import replacing
-from multibit.table import counted
 
 OPTIONAL = ("image", "labels")
 """Fields whose column may be missing: then no item has one."""

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, counted
 from multibit.files import building, fingerprint, read_arrays, write_arrays
-from multibit.table import counted
 
 ROLES = ("train", "validation", "query", "database")
 

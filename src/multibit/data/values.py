@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multibit.errors import DataError
-from multibit.table import counted
+from multibit.errors import DataError, counted
 
 TEXT_KEYS = ("raw", "text", "caption", "sentence", "texts", "captions", "sentences")
 """Keys of the text in a structure that also has tokens, numbers and so on, as in COCO on the hub."""

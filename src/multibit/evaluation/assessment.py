@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from multibit.arrays import FloatArray, Rows
 from multibit.codes import DIRECTIONS, CodedItems, Modality, hamming_distances
 from multibit.codes.items import Direction, length_near
-from multibit.errors import DataError
+from multibit.errors import DataError, counted
 from multibit.evaluation.agreement import (
     LengthAgreement,
     Quantization,
@@ -30,7 +30,6 @@ from multibit.evaluation.sampling import sampled_queries
 from multibit.evaluation.strata import Stratum, no_shared_label
 from multibit.features.leaks import LookAlikes
 from multibit.relation import LabelGraph, RelationTeacher
-from multibit.table import counted
 
 SAMPLED_QUERIES, SAMPLED_ITEMS = 5, 500  # of the rank displacement figure
 

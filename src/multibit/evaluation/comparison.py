@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import FloatArray
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
-from multibit.errors import ConfigError, DataError, MismatchError
+from multibit.errors import ConfigError, DataError, MismatchError, counted
 from multibit.evaluation.metric import MAP, Metric, as_metric
 from multibit.evaluation.protocol import Evaluation
-from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, percent
+from multibit.table import Cell, Mark, Number, Table, mark_columns, percent
 
 RESAMPLES = 10_000
 RESAMPLED = 250  # resamples that are held at once

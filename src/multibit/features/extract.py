@@ -23,7 +23,7 @@ from multibit.arrays import Labels, require_finite
 from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.images import open_image
-from multibit.errors import DataError, FormatError, MismatchError, require_known
+from multibit.errors import DataError, FormatError, MismatchError, counted, require_known
 from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.load import RUNTIMES, token_shapes
@@ -37,7 +37,6 @@ from multibit.features.update import merged, missing_from, require_same, rewritt
 from multibit.files import fingerprint, read_json, write_json
 from multibit.folders import only_writer
 from multibit.progress import showing, track
-from multibit.table import counted
 
 PLAN = "plan.json"
 Advance = Callable[..., None]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from multibit.arrays import Rows, unit_rows
 from multibit.data.checking import are_near_duplicates
 from multibit.data.split import Split
+from multibit.errors import counted
 from multibit.features.store import FeatureStore
 from multibit.files import fingerprint
 from multibit.progress import track
-from multibit.table import counted
 
 SAMPLE = 200
 """Queries whose images are compared: decoding all images of a large data set would take longer than its training."""

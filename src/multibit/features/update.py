@@ -12,14 +12,13 @@ import scipy.sparse
 from multibit.arrays import IntArray, Labels
 from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.notes import note
-from multibit.errors import MismatchError
+from multibit.errors import MismatchError, counted
 from multibit.features.originals import absolute, changed_rows
 from multibit.features.recipe import Recipe
 from multibit.features.shards import Shard
 from multibit.features.storage import read_header, write_header
 from multibit.features.store import FeatureStore
 from multibit.features.tokens import TokenShapes, describe_tokens
-from multibit.table import counted
 
 
 def with_paths_of(store: FeatureStore, dataset: PairedDataset) -> PairedDataset | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from multibit.arrays import Labels, as_labels
 from multibit.codes.items import MIDDLE
 from multibit.config import MAX_BITS, Config
-from multibit.errors import ConfigError, DataError, MissingExtraError, printable, require_known
+from multibit.errors import ConfigError, DataError, MissingExtraError, counted, printable, require_known
 from multibit.features.store import FeatureStore
 from multibit.files import Arrays, fingerprint, read_json, typed, write_json
 from multibit.folders import subfolder
@@ -26,7 +26,7 @@ from multibit.paper.tables import TABLES, Outcome, reproduce
 from multibit.paths import portable_path, replacing
 from multibit.progress import tracked
 from multibit.report.page import DPI, missing_for_figures
-from multibit.table import Table, counted, print_table, write_table
+from multibit.table import Table, print_table, write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from multibit import __version__
 from multibit.data.checking import Check
-from multibit.errors import FormatError, MissingExtraError, shown
+from multibit.errors import FormatError, MissingExtraError, counted, shown
 from multibit.evaluation import storage
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.comparison import Comparison
@@ -28,7 +28,7 @@ from multibit.report.study import Study
 from multibit.report.study_figures import FIGURES, draw_study, figures_of
 from multibit.report.study_tables import TABLE_FILES, study_tables
 from multibit.report.svg import as_svg, svg_width
-from multibit.table import Table, counted, write_table
+from multibit.table import Table, write_table
 
 if TYPE_CHECKING:
     from multibit.data import PairedDataset

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from multibit.codes.items import MODALITIES
+from multibit.errors import counted
 from multibit.evaluation.assessment import COUNTED_QUERIES, MOST_SHARED, SAMPLED_QUERIES
 from multibit.report.figure_parts import (
     DIRECTION_DASHES,
@@ -21,7 +22,6 @@ from multibit.report.figure_parts import (
 )
 from multibit.report.study import Study
 from multibit.report.svg import INK
-from multibit.table import counted
 
 if TYPE_CHECKING:  # matplotlib is optional, and captions are read without it
     from matplotlib.colors import Colormap

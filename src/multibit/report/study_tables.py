@@ -8,6 +8,7 @@ import numpy as np
 
 from multibit.arrays import mean_of
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES, length_near
+from multibit.errors import counted
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Times
 from multibit.evaluation.metric import RESOLUTION
@@ -15,7 +16,7 @@ from multibit.evaluation.protocol import Evaluation
 from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study
 from multibit.report.tables import accuracy_table, content_table, pair_tables
-from multibit.table import Cell, Mark, Number, Table, counted, mark_columns, percent
+from multibit.table import Cell, Mark, Number, Table, mark_columns, percent
 
 TABLE_FILES = (
     "accuracy-[0-9]", "pair-recall-[0-9]", "pair-recall-comparison", "content", "look-alikes", "resolution-[0-9]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.config import Config
+from multibit.errors import counted
 from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, NDCG, PRECISION
 from multibit.evaluation.pair_metrics import (
     CONTENT,
@@ -14,7 +15,7 @@ from multibit.evaluation.pair_metrics import (
 )
 from multibit.evaluation.protocol import Evaluation, asymmetric_queries
 from multibit.relation import TEACHERS
-from multibit.table import Cell, Number, Table, counted, percent
+from multibit.table import Cell, Number, Table, percent
 
 ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name)
 """Names of the metrics of the accuracy table, at any cutoff."""

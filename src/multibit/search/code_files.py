@@ -17,11 +17,10 @@ from multibit.arrays import Labels
 from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.items import DIRECTION_NAMES, Direction
 from multibit.data.sources.mat_files import MatFiles
-from multibit.errors import DataError, MismatchError, MultibitError
+from multibit.errors import DataError, MismatchError, MultibitError, counted
 from multibit.evaluation.ranking import Key
 from multibit.npz import npz_keys, read_npz
 from multibit.paths import require_suffix
-from multibit.table import counted
 
 MAT_KEYS = ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l")
 """Query and retrieval codes of images and texts (n, B), and their multi-hot labels (n, C)."""

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.packing import CodesHeader
-from multibit.errors import DataError, FormatError
+from multibit.errors import DataError, FormatError, counted
 from multibit.search.trust import require_whole, take
-from multibit.table import counted
 
 Id = str | int
 Lookup = tuple[NDArray[np.uint64], Rows]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.distance import Neighbours, ScoredRows
-from multibit.errors import DataError
+from multibit.errors import DataError, counted
 from multibit.search.batches import DISTANCE, ID, QUERY, RANK, require_free_names
 from multibit.search.columns import Id, IdColumn
 from multibit.search.hits import Hit
 from multibit.search.segments import Lost, Version, in_order
-from multibit.table import Number, Table, counted
+from multibit.table import Number, Table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

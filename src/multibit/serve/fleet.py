@@ -16,12 +16,11 @@ from typing import Any
 import httpx2 as httpx
 from pydantic import ValidationError
 
-from multibit.errors import MismatchError, UnavailableError
+from multibit.errors import MismatchError, UnavailableError, counted
 from multibit.search.metadata import merge_kinds
 from multibit.search.shards import Shard
 from multibit.serve.models import Modality, ShardInfo
 from multibit.serve.problems import RefusedError
-from multibit.table import counted
 
 LOG = logging.getLogger("multibit.serve")
 FAILED = (401, 421)  # answers that say that this is not the server; from 500 on it has failed

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from multibit.errors import printable
-from multibit.table import counted
+from multibit.errors import counted, printable
 
 KINDS = {
     "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",

@@ -22,8 +22,7 @@ from multibit.data.sources.mirflickr import read_mirflickr
 from multibit.data.sources.nuswide import read_nuswide
 from multibit.data.sources.webdataset import read_webdataset
 from multibit.data.values import mixes_scripts
-from multibit.errors import ConfigError, require_known
-from multibit.table import counted
+from multibit.errors import ConfigError, counted, require_known
 
 __all__ = ["READERS", "UNPACKED", "DataNote", "read"]
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note, note_left_out
-from multibit.errors import DataError
+from multibit.errors import DataError, counted
 from multibit.files import fingerprint
 from multibit.paths import replacing
-from multibit.table import counted
 from multibit.texts import decode_text, parse_json, read_bytes, read_text
 
 IMAGE_SUFFIXES = frozenset(

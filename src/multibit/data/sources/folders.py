@@ -10,8 +10,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note, note_left_out, note_other_kinds
 from multibit.data.sources.common import IMAGE_SUFFIXES, read_lines, walk
 from multibit.data.values import same_name
-from multibit.errors import DataError
-from multibit.table import counted
+from multibit.errors import DataError, counted
 
 SPLIT_FOLDERS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "query", "database"))
 """Names of folders that are parts of a split, not labels."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.data.notes import note
 from multibit.data.sources.common import compare, locate, old_text, read_old_lines
-from multibit.errors import DataError
-from multibit.table import counted
+from multibit.errors import DataError, counted
 from multibit.texts import read_bytes
 
 

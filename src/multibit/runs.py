@@ -47,6 +47,21 @@ class Run:
         folder: path of the run folder. record: content of `run.json`.
         config, model, split: of the training. teacher: of the training; None for a method without one.
         recipe: of the features.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from multibit.data.sample import load_sample
+        >>> from multibit.features.recipe import Recipe
+        >>> data, random = load_sample().take(np.arange(40)), np.random.default_rng(0)
+        >>> image, text = random.normal(size=(2, 40, 8)).astype(np.float32)
+        >>> store = FeatureStore(data, image, text, np.arange(41), Recipe.ready_made("random", 8, 8))
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> run = Run.create(folder, store, Split.usual(40), lengths=(4, 8), hidden=8, dimension=4, epochs=2)
+        >>> run.model, run.lengths, len(read_history(run))
+        (HashModel(8-d image, 8-d text, 8 bits), (4, 8), 2)
+        >>> Run.load(folder).model.fingerprint() == run.record.model
+        True
     """
 
     folder: Path

@@ -51,6 +51,15 @@ def write_dataset(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe:
 
     Raises:
         DataError: another suffix, a folder that exists, or as `write_mat_trio`.
+
+    Example:
+        >>> import tempfile
+        >>> from multibit.data.manifest import read_manifest
+        >>> data = PairedDataset.of_items([("a", None, ["a cat"], ["cat"]), ("b", None, ["a dog"], ["dog"])])
+        >>> path = Path(tempfile.mkdtemp()) / "items.jsonl"
+        >>> write_dataset(data, path)
+        >>> read_manifest(path).fingerprint() == data.fingerprint()
+        True
     """
     path = Path(path)
     require_dataset_target(path, spreadsheet_safe=spreadsheet_safe)

@@ -45,7 +45,7 @@ def read_manifest(
     label_names: Sequence[str] | None = None,
     encoding: str | None = None,
 ) -> PairedDataset:
-    """Read one item per row.
+    r"""Read one item per row.
 
     Fields: `id`, `image` (path, relative to `images`), `text` or `texts` (several), `labels`. In CSV and TSV, several
     values of one cell are separated by `separator` or written as a JSON list. A text may be a structure with the text
@@ -68,6 +68,14 @@ def read_manifest(
         DataError: unreadable, empty, a field missing in a row, a value of another type, duplicate ids, an unknown
             label; with file, row and field. Or `images` has no effect because all paths are absolute.
         ConfigError: `columns` names an unknown field.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "items.csv"
+        >>> _ = path.write_text("id,text,labels\nfirst,a cat,cat\nsecond,a small dog,dog|pet\n")
+        >>> data = read_manifest(path)
+        >>> data, data.texts[1], data.label_names_of(1)
+        (PairedDataset(2 items, 3 labels), ('a small dog',), ['dog', 'pet'])
     """
     columns = columns or {}
     require_known_fields(columns, FIELDS, "columns")

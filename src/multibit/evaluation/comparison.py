@@ -215,6 +215,19 @@ def compare(
         DataError: fewer than two evaluations, another number of names, or a metric that one of them lacks.
             ConfigError: an unknown metric. MismatchError: different queries, database, protocol, lengths, data or
             split.
+
+    Example:
+        >>> from multibit.codes import CodedItems
+        >>> from multibit.evaluation.protocol import evaluate
+        >>> labels = np.eye(4, dtype=np.uint8)[np.arange(12) % 4]
+        >>> random = np.random.default_rng(0).normal(size=(12, 4))
+        >>> found = []
+        >>> for name, values in {"labels": labels - 0.5, "random": random}.items():
+        ...     items = CodedItems.binarize({"image": values, "text": values}, labels)
+        ...     sides = items.take(np.arange(4)), items.take(np.arange(4, 12))
+        ...     found.append(evaluate(*sides, [4], training_labels=labels, name=name))
+        >>> compare(*found)
+        Comparison(mAP of 2 runs, 'labels' with the others)
     """
     if len(evaluations) < 2:
         raise DataError(f"need 2 or more, got {len(evaluations)}.", field="evaluations")

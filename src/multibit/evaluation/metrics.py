@@ -224,6 +224,11 @@ def mean_average_precision(
 
     Raises:
         DataError: as `average_precision`, or no query has a relevant item.
+
+    Example:
+        >>> query, database = Codes.binarize([[1, 1], [-1, 1]]), Codes.binarize([[1, 1], [1, -1], [-1, -1]])
+        >>> mean_average_precision(query, database, [[1, 0], [0, 1]], [[1, 0], [0, 1], [0, 1]])
+        0.7916666666666666
     """
     values = average_precision(query, database, query_labels, database_labels, bits, ties, at, threads=threads)
     return mean_defined(values)

@@ -110,6 +110,17 @@ def save_evaluations(path: Path | str, evaluations: Sequence[Evaluation]) -> lis
 
     Raises:
         DataError: the name does not end in .json.
+
+    Example:
+        >>> import tempfile
+        >>> from multibit.codes import CodedItems
+        >>> from multibit.evaluation.protocol import evaluate
+        >>> labels = np.eye(2, dtype=np.uint8)[np.arange(6) % 2]
+        >>> items = CodedItems.binarize({"image": labels - 0.5, "text": labels - 0.5}, labels)
+        >>> measured = evaluate(items, items, [2], training_labels=labels)
+        >>> json_file, parquet_file = save_evaluations(Path(tempfile.mkdtemp()) / "evaluation.json", [measured])
+        >>> load_evaluations(json_file) == [measured]
+        True
     """
     path = Path(path)
     _require_json(path)

@@ -23,6 +23,11 @@ class EncoderRecipe:
         text_limit: number of tokens that a text encoder reads, None without a limit; recorded, not compared.
         source: hub name or folder that the encoder was loaded from, "" for a package; recorded, not compared.
         versions: of the libraries; recorded, not compared.
+
+    Example:
+        >>> first = EncoderRecipe("mine", "0f3a", 512, "none", versions={"torch": "2.6"})
+        >>> first == EncoderRecipe("mine", "0f3a", 512, "none"), first == EncoderRecipe("mine", "77c1", 512, "none")
+        (True, False)
     """
 
     name: str

@@ -69,6 +69,13 @@ def encode(model: Coder, pairs: Pairs) -> CodedItems:
 
     Raises:
         DataError: features of another dimension.
+
+    Example:
+        >>> from multibit.hashing.model import HashModel
+        >>> pairs = Pairs(np.eye(3), np.eye(3, 2), np.arange(4), np.eye(3, dtype=np.uint8))
+        >>> coded = encode(HashModel(image_dim=3, text_dim=2, blocks=(8,), hidden=4, dimension=4), pairs)
+        >>> coded.image, coded.relaxed["text"].shape
+        (Codes(3 items, 8 bits), (3, 8))
     """
     require_kind(model, Coder, "model", "Pass the `model` of a run or of a training.")
     require_kind(pairs, Pairs, "pairs", "Take them from features, store.take(rows); code a text with encode_text.")

@@ -47,13 +47,20 @@ UNPACKED = frozenset(("webdataset", "huggingface"))
 
 
 def read(kind: str, source: Path | str, **options: Any) -> PairedDataset | dict[str, NDArray[Any]]:
-    """Read a source of a kind; remarks about the source are `DataNote` warnings.
+    r"""Read a source of a kind; remarks about the source are `DataNote` warnings.
 
     Args:
         kind: one of `READERS`. source: file or folder. options: arguments of that kind's reader, None for a default.
 
     Raises:
         ConfigError: unknown kind, or an argument that its reader does not take or requires. DataError: as the reader.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "items.csv"
+        >>> _ = path.write_text("id,text,category\na,a cat,cat\nb,a dog,dog\n")
+        >>> read("manifest", path, columns={"labels": "category"})
+        PairedDataset(2 items, 2 labels)
     """
     require_known("kind", kind, READERS)
     given = {name: value for name, value in options.items() if value is not None}

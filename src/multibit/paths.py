@@ -152,6 +152,16 @@ def require_suffix(path: Path, *known: str) -> None:
         raise DataError(f"must end in {' or '.join(known)}, got {path.suffix!r}.", file=path)
 
 
+def require_new(folder: Path) -> None:
+    """Refuse a folder that exists already.
+
+    Raises:
+        DataError: it, or a file, is there.
+    """
+    if folder.exists():
+        raise DataError("exists already.", file=folder, hint="Choose another folder or delete it first.")
+
+
 def portable_path(path: Path, folder: Path) -> str:
     """A path as a file that may be published keeps it: relative to the folder of the file, so that both can be moved.
 

@@ -17,7 +17,7 @@ from multibit.data.rows import SUFFIXES
 from multibit.data.values import id_of, texts_of
 from multibit.errors import ConfigError, DataError
 from multibit.npz import read_npz
-from multibit.paths import located, portable_path, replacing
+from multibit.paths import located, portable_path, replacing, require_new
 
 KEYS = ("ids", "images", "texts", "text_offsets", "labels", "label_names")
 
@@ -39,8 +39,8 @@ def require_dataset_target(path: Path, *, features: bool = False, spreadsheet_sa
         raise DataError("must end in .npz for features.", file=path)
     if suffix not in (*SUFFIXES, ".npz", ""):
         raise DataError(f"must end in {', '.join(SUFFIXES)} or .npz, or be a folder for the .mat trio.", file=path)
-    if not suffix and path.exists():
-        raise DataError("exists already.", file=path, hint="Choose another folder or delete it first.")
+    if not suffix:
+        require_new(path)
 
 
 def write_dataset(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe: bool = False) -> None:

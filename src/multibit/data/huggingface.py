@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from multibit.data.dataset import PairedDataset
 from multibit.errors import DataError, MissingExtraError
 from multibit.files import fingerprint
-from multibit.paths import replacing
+from multibit.paths import replacing, require_new
 from multibit.progress import tracked
 
 Packed = NDArray[np.uint8]
@@ -55,8 +55,7 @@ def write_huggingface(
     target, codes = Path(folder), codes or {}
     fields = fields if fields is not None and fields.column_names else None
     library = _library()
-    if target.exists():
-        raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
+    require_new(target)
     _require_columns(dataset, codes, fields)
     _require_images(dataset)
     features = library.Features(_features(library, dataset, codes))

@@ -24,7 +24,7 @@ from multibit.features.storage import read_facts, read_header, read_items, requi
 from multibit.features.tokens import Tokens, TokenShapes, named_tokens
 from multibit.files import fingerprint
 from multibit.npz import read_npz
-from multibit.paths import replacing
+from multibit.paths import replacing, require_new
 
 SHARD = 512
 """Items per shard: the most that a killed extraction loses."""
@@ -168,8 +168,7 @@ class FeatureStore:
             DataError: the folder exists already.
         """
         folder = Path(folder)
-        if folder.exists():
-            raise DataError("exists already.", file=folder, hint="Choose another folder or delete it first.")
+        require_new(folder)
         with replacing(folder) as temporary:
             temporary.mkdir()
             for number, start in enumerate(range(0, len(self), SHARD)):

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multibit.codes.items import MODALITIES, Modality
-from multibit.errors import ConfigError, DataError, MissingExtraError, require_known
+from multibit.errors import ConfigError, MissingExtraError, require_known
 from multibit.features.base import offline, quiet
 from multibit.features.joint import JointImages, JointTexts
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.packaged import AllMiniLM
 from multibit.features.recipe import EncoderRecipe
 from multibit.hashing.layers import Columns, UnitRows
-from multibit.paths import replacing
+from multibit.paths import replacing, require_new
 from multibit.pipeline import located_encoder
 from multibit.runs import Run
 
@@ -48,8 +48,7 @@ def export_sentences(run: Run, folder: Path | str, modality: Modality = "text") 
     require_known("modality", modality, MODALITIES)
     model_class, library = _library()
     target = Path(folder)
-    if target.exists():
-        raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
+    require_new(target)
     layers = _layers(_stack_of(run, modality), run.model.dimensions[modality])
     recipe: EncoderRecipe = getattr(run.recipe, modality)
     if recipe.dtype != "float32":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from multibit.codes.items import MODALITIES
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError
 from multibit.features.export import cached_encoder, export_encoder
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
@@ -21,7 +21,7 @@ from multibit.features.sessions import checksum_of
 from multibit.files import write_json
 from multibit.hashing.heads import can_export, export_head
 from multibit.machine import versions_here
-from multibit.paths import replacing
+from multibit.paths import replacing, require_new
 from multibit.portable.card import model_card
 from multibit.portable.model import CONFIG, FOLDER, KIND, NETWORKS, TEACHER, VERSION, PortableConfig, PortableModel
 from multibit.portable.quantize import SUFFIX, quantize_texts
@@ -49,8 +49,7 @@ def export_run(
             MismatchError: the installed encoders differ from those of the features.
     """
     target = Path(folder)
-    if target.exists():
-        raise DataError("exists already.", file=target, hint="Choose another folder or delete it first.")
+    require_new(target)
     if int8 and not encoders:
         raise ConfigError("needs the encoders in the folder.", option="int8", hint="Write them too.")
     if not encoders and not has_packaged_encoders(run):

@@ -270,6 +270,16 @@ def test_values_of_an_unknown_type_in_a_mat_are_refused(tmp_path, kind):
     assert_refused(lambda: CodeSets.open(path), file=path, found="unknown type")
 
 
+def test_a_mat_with_fewer_values_than_its_flags_say_is_refused(tmp_path):
+    """The reader itself takes what follows for the imaginary values, and ends the process."""
+    path = tmp_path / "codes.mat"
+    scipy.io.savemat(path, {key: np.asarray(value, float) for key, value in six().items()})
+    content = bytearray(path.read_bytes())
+    content[145] |= 0x08  # complex
+    path.write_bytes(content)
+    assert_refused(lambda: CodeSets.open(path), file=path, found="elements")
+
+
 # Several files
 
 

@@ -24,6 +24,8 @@ from multibit.paths import require_regular
 
 Shapes = dict[str, tuple[int, ...]]
 _OBJECT = 17  # class of a variable of a v5 file: an object, such as a string array
+_SPARSE = 5  # class of a sparse matrix: rows, columns, values
+_COMPLEX = 0x800  # flag of a variable that has imaginary values too
 _ARRAYS = range(4, 16)  # classes of variables that are arrays of characters or numbers
 _MATRIX = 14  # type of a variable
 _COMPRESSED = 15  # type of a compressed variable
@@ -234,20 +236,23 @@ def _require_whole(path: Path) -> None:
 
 
 def _require_known_types(raw: mmap.mmap, tag: struct.Struct, start: int, end: int) -> None:
-    """Refuse a variable with values of an unknown type, or with a variable inside an array of numbers or characters."""
-    number = kind_of_variable = 0
+    """Refuse a variable with values of an unknown type, and an array of numbers or characters that lacks some."""
+    number = flags = 0
     while start + 8 <= end:
         kind, length = tag.unpack_from(raw, start)
         small = kind >> 16
         kind &= 0xFFFF
         if number == 0:
-            kind_of_variable = tag.unpack_from(raw, start + 8)[0] & 0xFF
-        if kind == _MATRIX and number > 1 and kind_of_variable not in _ARRAYS:
+            flags = tag.unpack_from(raw, start + 8)[0]
+        if kind == _MATRIX and number > 1 and flags & 0xFF not in _ARRAYS:
             _require_known_types(raw, tag, start + 8, start + 8 + length)
         elif kind not in _VALUES:
             raise ValueError(f"values of the unknown type {kind}")
         start += 8 if small else 8 + -(-length // 8) * 8
         number += 1
+    needed = 3 + (3 if flags & 0xFF == _SPARSE else 1) + bool(flags & _COMPLEX)  # flags, dimensions and name first
+    if number and flags & 0xFF in _ARRAYS and number < needed:
+        raise ValueError(f"{number} elements of a variable that needs {needed}")
 
 
 def _order(head: bytes) -> str:

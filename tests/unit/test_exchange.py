@@ -15,8 +15,8 @@ from multibit import Codes, Index
 from multibit.codes import CodedItems
 from multibit.codes.distance import nearest
 from multibit.errors import DataError, MissingExtraError
-from multibit.search.code_files import MAT_KEYS
-from multibit.search.exchange import export_codes, export_index, import_codes, import_index, load_mat, save_mat
+from multibit.search.code_files import MAT_KEYS, CodeFile
+from multibit.search.exchange import export_codes, export_index, import_codes, import_index, save_mat
 
 LENGTHS = [1, 7, 8, 9, 16, 17, 63, 64, 65, 128, 250]
 
@@ -256,15 +256,15 @@ def test_a_mat_file_has_the_six_keys_that_the_field_reads(tmp_path, bits):
     assert content["q_img"].shape == (4, bits or 20) and content["r_l"].shape == (9, 3)
 
 
-def assert_sides(got, expected):
-    for side, wanted in zip(got, expected, strict=True):
+def assert_sides(file, expected):
+    for side, wanted in zip((file.query, file.database), expected, strict=True):
         assert (side.image, side.text) == (wanted.image, wanted.text)
         assert np.array_equal(side.labels, wanted.labels) and side.labels.dtype == np.uint8
 
 
 def test_a_mat_file_comes_back(tmp_path):
     save_mat(str(tmp_path / "codes.mat"), *sides())
-    assert_sides(load_mat(str(tmp_path / "codes.mat")), sides())
+    assert_sides(CodeFile.read(str(tmp_path / "codes.mat")), sides())
 
 
 @pytest.mark.parametrize("low", [0, -1])
@@ -279,16 +279,16 @@ def test_codes_of_zeros_and_ones_or_of_signs_are_read_in_any_type(tmp_path, low,
             arrays[f"{side}_{name}"] = np.where(codes.to_bits(), 1, low).astype(kind)
         arrays[f"{side}_l"] = items.labels.astype(np.float64)
     scipy.io.savemat(tmp_path / "theirs.mat", arrays, do_compression=compressed)
-    assert_sides(load_mat(tmp_path / "theirs.mat"), sides())
+    assert_sides(CodeFile.read(tmp_path / "theirs.mat"), sides())
 
 
 def test_missing_keys_are_listed_with_the_keys_that_exist(tmp_path):
     path = tmp_path / "theirs.mat"
     scipy.io.savemat(path, {"q_img": np.ones((2, 4)), "r_l": np.ones((3, 5)), "B": np.ones((1, 6))})
-    error = assert_refused(lambda: load_mat(path), file=path, field="q_txt", found="q_txt, r_img, r_txt, q_l")
+    error = assert_refused(lambda: CodeFile.read(path), file=path, field="q_txt", found="q_txt, r_img, r_txt, q_l")
     assert all(found in error.problem for found in ("q_img (2, 4)", "r_l (3, 5)", "B (1, 6)"))
     scipy.io.savemat(path, {})
-    assert_refused(lambda: load_mat(path), file=path, field="q_img", found=", ".join(MAT_KEYS))
+    assert_refused(lambda: CodeFile.read(path), file=path, field="q_img", found=", ".join(MAT_KEYS))
 
 
 OF_7_3 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n" + bytes(64)
@@ -299,7 +299,7 @@ def test_a_mat_file_that_is_of_another_version_or_kind_or_missing_is_refused(tmp
     path = tmp_path / "theirs.mat"
     if content is not None:
         path.write_bytes(content)
-    assert_refused(lambda: load_mat(path), file=path, found=why)
+    assert_refused(lambda: CodeFile.read(path), file=path, found=why)
 
 
 @pytest.mark.parametrize("cut", [127, 200, -30])
@@ -307,7 +307,7 @@ def test_a_truncated_mat_file_is_refused(tmp_path, cut):
     path = tmp_path / "codes.mat"
     save_mat(path, *sides())
     path.write_bytes(path.read_bytes()[:cut])
-    assert_refused(lambda: load_mat(path), file=path)
+    assert_refused(lambda: CodeFile.read(path), file=path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "a few bytes", "header only in part", "flipped byte"])
@@ -318,7 +318,7 @@ def test_a_corrupt_mat_file_is_refused(tmp_path, damage):
     flipped = raw[:160] + bytes([raw[160] ^ 8]) + raw[161:]
     damaged = {"empty": b"", "a few bytes": raw[:19], "header only in part": raw[:100], "flipped byte": flipped}
     path.write_bytes(damaged[damage])
-    assert_refused(lambda: load_mat(path), file=path, found="v5")
+    assert_refused(lambda: CodeFile.read(path), file=path, found="v5")
 
 
 def replace_key(path, key, value):
@@ -342,14 +342,14 @@ def replace_key(path, key, value):
 def test_values_other_than_bits_signs_and_labels_are_refused(tmp_path, key, value):
     path = tmp_path / "codes.mat"
     replace_key(path, key, value)
-    assert_refused(lambda: load_mat(path), file=path, field=key)
+    assert_refused(lambda: CodeFile.read(path), file=path, field=key)
 
 
 @pytest.mark.parametrize(("key", "shape"), [("q_txt", (5, 20)), ("r_txt", (9, 19)), ("q_l", (3, 3)), ("r_l", (9, 2))])
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path, key, shape):
     path = tmp_path / "codes.mat"
     replace_key(path, key, np.ones(shape))
-    assert_refused(lambda: load_mat(path), file=path, found=f"{key} {shape}")
+    assert_refused(lambda: CodeFile.read(path), file=path, found=f"{key} {shape}")
 
 
 @pytest.mark.parametrize("bits", [0, 21])

@@ -19,7 +19,6 @@ from multibit.errors import DataError, MissingExtraError, first_line
 from multibit.files import building
 from multibit.paths import replacing, require_suffix
 from multibit.search.batches import CODE, FACTS, ID, read_facts, unpacked
-from multibit.search.code_files import CodeFile
 from multibit.search.columns import IdColumn, whole_array
 from multibit.search.index import Index
 from multibit.search.metadata import Kinds, Metadata, plain_nulls
@@ -212,16 +211,6 @@ def save_mat(path: Path | str, query: CodedItems, database: CodedItems, bits: in
         arrays[f"{side}_l"] = items.labels
     with replacing(Path(path)) as temporary:
         scipy.io.savemat(temporary, arrays, appendmat=False, do_compression=True)
-
-
-def load_mat(path: Path | str) -> tuple[CodedItems, CodedItems]:
-    """Read a six-key `.mat`, v5 or v7.3, as `CodeFile.read` does: query and database.
-
-    Raises:
-        DataError: unreadable, a missing key, or arrays that do not fit.
-    """
-    file = CodeFile.read(path)
-    return file.query, file.database
 
 
 def _faiss() -> Any:

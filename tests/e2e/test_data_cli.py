@@ -153,7 +153,7 @@ def test_features_are_checked_and_options_without_effect_refused(tmp_path):
     printed = done("check", tmp_path / "f.npz")
     assert "image features" in printed and "finite" in printed and "text features" in printed
     said = refused("train", tmp_path / "f.npz", "--out", tmp_path / "run")
-    assert_names(said, tmp_path / "f.npz", "image features", "row 3", "column 2", "nan")
+    assert_names(said, tmp_path / "f.npz", "image features", "[3, 2]", "nan")
     assert_names(refused("check", tmp_path / "f.npz", "--groups", tmp_path / "g.csv"), "--groups", tmp_path / "f.npz")
     assert not (tmp_path / "g.csv").exists()
     for option, value in (("--images", tmp_path), ("--map", "id=key"), ("--separator", ";")):

@@ -110,7 +110,7 @@ def test_a_row_in_two_roles_is_refused_with_the_roles(first, second):
     roles[second] = [*roles[second][:-1], roles[first][-1]]
     with pytest.raises(ConfigError) as caught:
         Split(**roles, seed=0)
-    named = f"1 rows are both in {first} and in {second}", f"row {roles[first][-1]}"
+    named = f"1 row is both in {first} and in {second}", f"row {roles[first][-1]}"
     assert caught.value.field == "split" and all(each in caught.value.problem for each in named)
 
 

@@ -141,7 +141,7 @@ def test_a_split_of_given_roles_is_read_as_it_was_saved(tmp_path):
         ({"query": [1], "train": []}, "no row in train"),
         ({"query": [10], "train": [1]}, "query has row 10, the data has rows 0 to 9"),
         ({"query": [-1], "train": [1]}, "query has row -1"),
-        ({"query": [1], "train": [1, 2]}, "1 rows are both in train and in query, such as row 1"),
+        ({"query": [1], "train": [1, 2]}, "1 row is both in train and in query, such as row 1"),
         ({"query": [1], "train": [2], "database": [1, 2]}, "both in query and in database"),
     ],
 )

@@ -211,7 +211,8 @@ def _require_disjoint(roles: Mapping[str, Rows]) -> None:
     for first, second in (*itertools.combinations(("train", "validation", "query"), 2), ("query", "database")):
         shared = np.intersect1d(roles.get(first, ()), roles.get(second, ()))
         if len(shared):
-            problem = f"{len(shared)} rows are both in {first} and in {second}, such as row {int(shared[0])}."
+            found = counted(len(shared), "row is", "rows are")
+            problem = f"{found} both in {first} and in {second}, such as row {int(shared[0])}."
             raise ConfigError(problem, field="split")
 
 

@@ -330,7 +330,7 @@ class _Remarks:
         if self.unused:
             names = [name.strip() or "one without a name" for name in self.unused]
             what = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
-            note(f"{self.path}: not used: the column{'s'[: len(names) - 1]} {what}.")
+            note(f"{self.path}: not used: the {'column' if len(names) == 1 else 'columns'} {what}.")
         if self.ignored:
             note(f"{self.path}: the column text is not read, because there is texts.")
 

@@ -238,7 +238,7 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
     """
     if unknown:
         raise ConfigError(
-            f"unknown argument{'s'[: len(unknown) - 1]} {', '.join(unknown)}.",
+            f"unknown {'argument' if len(unknown) == 1 else 'arguments'} {', '.join(unknown)}.",
             option=next(iter(unknown)),
             hint="The searches take k, filter and bits; max_marginal_relevance_search also fetch_k and lambda_mult.",
         )

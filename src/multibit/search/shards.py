@@ -42,7 +42,7 @@ AGE = "@age"
 """The field with the age of an item."""
 
 FACTS, KIND, VERSION = "shard.json", "shard of indices", 1
-BLOCK = 1 << 20  # items that are moved at a time
+BLOCK = 1 << 20  # items that are moved at a time, of all sources together
 MOST = 4_096  # shards
 PICTURE = "image"  # the field with the path of an image, relative to the folder of the index
 IMAGES = "images"  # the folder of uploaded images, next to the indices
@@ -191,7 +191,8 @@ def reshard(
         fresh = stack.enter_context(renewing(place, own=("**/*",)))
         pictures = _new_shards(fresh, target, count, homes)
         for name in names:
-            streams = [_Stream(Index.open(index_path(home, name)), home) for home in homes]
+            size = max(1, BLOCK // len(homes))
+            streams = [_Stream(Index.open(index_path(home, name)), home, size) for home in homes]
             for stream in streams:
                 stream.index.require_model(streams[0].index.model if model is None else model)
             _distribute(name, streams, pictures)
@@ -246,11 +247,11 @@ class _Stream:
     """The items of one index in order of age, read in blocks, with absolute paths of their images.
 
     Args:
-        index: to read. home: its folder.
+        index: to read. home: its folder. size: largest number of items of a block.
     """
 
-    def __init__(self, index: Index, home: Path) -> None:
-        self.index, self._home = index, home
+    def __init__(self, index: Index, home: Path, size: int) -> None:
+        self.index, self._home, self._size = index, home, size
         self._row = 0
         self._blocks = self._read()
         self.block: Segment | None = next(self._blocks, None)
@@ -271,7 +272,7 @@ class _Stream:
         return taken if count else None
 
     def _read(self) -> Iterator[Segment]:
-        for block in self.index._version.blocks(BLOCK):
+        for block in self.index._version.blocks(self._size):
             metadata = self._aged(block.metadata)
             self._row += len(block)
             yield Segment(block.codes, block.ids, metadata)

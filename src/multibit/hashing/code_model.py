@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ class CodeModel(nn.Module, ABC):
             length of the tokens of each modality, it reads tokens.
 
     Attributes:
-        layout, sizes: as given. image_dim, text_dim: lengths of the feature vectors.
+        layout: as given. sizes: as given, with lists for tuples. image_dim, text_dim: lengths of the feature vectors.
         blocks: bits of each diffusion scale; empty for all methods but MultiBit.
     """
 
@@ -66,7 +67,7 @@ class CodeModel(nn.Module, ABC):
 
     def __init__(self, layout: Layout, **sizes: Any) -> None:
         super().__init__()
-        self.layout, self.sizes = layout, sizes
+        self.layout, self.sizes = layout, json.loads(json.dumps(sizes))  # as a file has them: lists, no tuples
         self.image_dim: int = sizes["image_dim"]
         self.text_dim: int = sizes["text_dim"]
 

@@ -61,6 +61,7 @@ def test_every_benchmark_is_tested():
         ("scale", ["--verbs"], "a page of items"),
         ("scale", ["--stages"], "64 bits first"),
     ],
+    ids=[*PRINTED, "scale --verbs", "scale --stages"],
 )
 def test_a_benchmark_runs_in_its_smoke_size(name, options, printed, monkeypatch, capsys):
     if name in NEEDS:

@@ -45,9 +45,10 @@ def test_a_training_is_resumed_on_as_many_threads(planted_pairs, tmp_path):
     assert train(planted_pairs, None, SMALL, state_file=state, threads=2).state.epoch == 2
 
 
-def test_a_number_of_threads_below_one_is_refused(planted_pairs):
+@pytest.mark.parametrize("threads", [0, 1025, 10**20])
+def test_a_number_of_threads_out_of_range_is_refused(planted_pairs, threads):
     with pytest.raises(ConfigError) as caught:
-        train(planted_pairs, None, SMALL, threads=0)
+        train(planted_pairs, None, SMALL, threads=threads)
     assert caught.value.option == "threads"
 
 

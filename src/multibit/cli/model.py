@@ -62,7 +62,7 @@ def train(
     groups: GroupsOption = None,
     device: DeviceOption = Device.cpu,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads of each training. Results differ between numbers of threads.")
+        int, typer.Option(help="Threads of each training. Results differ between numbers of threads.")
     ] = 1,
 ) -> None:
     """Train a method: by default one model for all code lengths.

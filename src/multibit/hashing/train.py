@@ -37,6 +37,7 @@ from multibit.hashing.threads import on_threads
 from multibit.progress import showing, track
 from multibit.relation import RelationTeacher
 
+MAX_THREADS = 1024
 RECALLED = (1, 5, 10)  # numbers of first ranks in which a method without labels looks for the own counterpart
 
 
@@ -118,8 +119,8 @@ def train(
     chosen, resolved = _resolve(config, method, preset, settings, labels=bool(training.labels.any()))
     chosen.require_storable(resolved)
     check_device(device)
-    if threads < 1:
-        raise ConfigError(f"must be at least 1, got {threads}.", option="threads")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"must be in 1..{MAX_THREADS:,}, got {threads:,}.", option="threads")
     state_path = None if state_file is None else Path(state_file)
     work = partial(_train_one, chosen, training, validation, device=device, until=until, save_every=save_every)
     with showing(progress), on_threads(threads):

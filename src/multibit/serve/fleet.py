@@ -26,6 +26,9 @@ LOG = logging.getLogger("multibit.serve")
 FAILED = (401, 421)  # answers that say that this is not the server; from 500 on it has failed
 NO_SHARD = "it is not a server of a shard"
 WRONG_TOKEN = "it wants another token"
+# AttributeError: the event loop has no socket to give where a server dies just as it is connected to, which httpx does
+# not expect.
+UNREACHED = (httpx.TransportError, AttributeError)
 SAID = {404: NO_SHARD, 401: WRONG_TOKEN}
 """Status of a server that was asked what it is -> why it cannot be used."""
 
@@ -67,7 +70,7 @@ class Replica:
                 self.problem = SAID.get(response.status_code, f"status {response.status_code}")
                 return
             self.info, self.problem = ShardInfo.model_validate_json(response.content), ""
-        except (httpx.TransportError, TimeoutError, AttributeError) as error:  # see `_send`
+        except (*UNREACHED, TimeoutError) as error:
             self.problem = _said(error)
         except ValidationError:
             self.problem = NO_SHARD
@@ -301,9 +304,7 @@ async def _send(replica: Replica, method: str, path: str, sent: Mapping[str, Any
     headers = {**sent.get("headers", {}), "Multibit-Shard": replica.info.identity}
     try:
         response = await replica.http.request(method, path, **{**sent, "headers": headers})
-    except (httpx.TransportError, AttributeError) as error:
-        # The event loop has no socket to give where a server dies just as it is connected to, and httpx does not
-        # expect that: an AttributeError.
+    except UNREACHED as error:
         replica.problem = _said(error)
         raise _NoAnswerError(replica.problem) from None
     if response.status_code in FAILED or response.status_code >= 500:

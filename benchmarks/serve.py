@@ -36,8 +36,9 @@ from common import new_parser
 
 from multibit import Codes, FeatureStore, Index, Run, Split, open_run
 from multibit.client import AsyncClient, Client, ServerError
-from multibit.pipeline import index_names, index_path
+from multibit.indices import index_names
 from multibit.portable import PortableRun
+from multibit.search.names import index_path
 from multibit.serve.encoding import load_query_encoder
 from multibit.serve.models import NewItem
 

@@ -18,7 +18,7 @@ from commands import Letters
 from conftest import plant
 from multibit import Config, FeatureStore, PairedDataset, Run, Split, build_indices
 from multibit.features.recipe import Recipe
-from multibit.pipeline import index_path
+from multibit.search.names import index_path
 from multibit.search.shards import Shard
 from multibit.serve.app import create_app
 from multibit.serve.settings import ServerSettings

@@ -44,8 +44,8 @@ from .hashing.model import HashModel as HashModel
 from .hashing.select import select as select
 from .hashing.train import train as train
 from .hub import pull as pull
+from .indices import build_indices as build_indices
 from .measurement import evaluate_run as evaluate_run
-from .pipeline import build_indices as build_indices
 from .pipeline import open_features as open_features
 from .pipeline import open_run as open_run
 from .portable.export import export_run as export_run

@@ -19,11 +19,13 @@ from multibit.features import Recipe
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.parts import features_of_part, work_on_parts
 from multibit.hashing.encode import encode_store
-from multibit.pipeline import index_names, index_path, located_encoder
+from multibit.indices import index_names
+from multibit.pipeline import located_encoder
 from multibit.progress import track
 from multibit.search.batches import ID, unpacked
 from multibit.search.building import create_index
 from multibit.search.columns import whole_array
+from multibit.search.names import index_path
 from multibit.search.parquet import read_table
 
 if TYPE_CHECKING:

@@ -19,15 +19,16 @@ from multibit.evaluation.storage import save_evaluations
 from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
+from multibit.indices import build_indices
 from multibit.machine import processors
 from multibit.measurement import evaluate_run
-from multibit.pipeline import INDEX, build_indices, index_name, index_path, located_hits
 from multibit.portable.export import make_portable
 from multibit.queries import encode_image, encode_text
 from multibit.report.sheet import Search, contact_sheet
 from multibit.report.tables import accuracy_table
 from multibit.runs import Run, describe_code
 from multibit.search import Index
+from multibit.search.names import INDEX, index_name, index_path, located_hits
 from multibit.table import print_table
 
 SHOWN_BITS = (16, 128)
@@ -122,7 +123,7 @@ def _search(run: Run, indices: dict[str, Index], text: str, image: Path | None, 
     rows = {}
     for bits in sorted({min(bits, run.model.bits) for bits in SHOWN_BITS}):
         codes = Codes.binarize(encode_image(run, image, bits) if image else encode_text(run, text, bits))
-        hits = indices[index_name(run, searched, bits)].search(codes, SHOWN_HITS, bits).hits()
+        hits = indices[index_name(run.model.layout, searched, bits)].search(codes, SHOWN_HITS, bits).hits()
         rows[bits] = located_hits(hits, run.folder / INDEX)
     title = f"image -> texts: {text}" if image else f"text -> images: {text}"
     return Search(title, labels, image, rows, show=searched)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from commands import assert_names, done, refused
-from multibit import measurement, pipeline
+from multibit import indices, measurement, pipeline
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def here(made, tmp_path, monkeypatch):
     (tmp_path / "ready.npz").symlink_to(made / "ready.npz")
     (tmp_path / "it.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
     Image.new("RGB", (4, 4)).save(tmp_path / "photo.png")
-    for module in (measurement, pipeline):
+    for module in (measurement, pipeline, indices):
         monkeypatch.setattr(module, "encode_store", lambda *_, **__: pytest.fail("too late"))
     return tmp_path
 

@@ -21,7 +21,7 @@ pytest.importorskip("httpx2")
 from multibit import Codes, Index, build_indices
 from multibit.cli import main
 from multibit.client import Client, ServerError
-from multibit.pipeline import index_path
+from multibit.search.names import index_path
 from multibit.search.shards import Shard
 from multibit.serve.models import NewItem
 

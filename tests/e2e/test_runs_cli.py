@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from commands import TINY, assert_names, done, refused
-from multibit import FeatureStore, Run, measurement, pipeline
+from multibit import FeatureStore, Run, indices, measurement, pipeline
 from multibit.paper import reproduction
 
 # ---- the split of a run ---------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_path_of_another_kind_is_refused_before_any_work(command, wanted, made
     for ending in ("json", "npz", "mbx", "npy", "png", "html", "csv", "jsonl"):
         (tmp_path / f"folder.{ending}").mkdir()
     (tmp_path / "items.csv").write_text("id,image,text,labels\n1,a.png,x,y\n")
-    for module in (measurement, pipeline, reproduction):
+    for module in (measurement, pipeline, indices, reproduction):
         monkeypatch.setattr(module, "encode_store", lambda *_, **__: pytest.fail("too late"))
     assert_names(refused(*command.split()), "folder." if wanted == "file" else "file")
     assert (tmp_path / "file").read_text() == "mine"

@@ -23,7 +23,7 @@ pytest.importorskip("fastapi")
 from multibit import FeatureStore, Index, Run, build_indices, encode_text
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError
-from multibit.pipeline import index_path
+from multibit.search.names import index_path
 from multibit.serve.models import SearchResponse
 from multibit.serve.settings import ServerSettings
 from serving import BITS, ITEMS, NAMES, await_ready, client_of, item_id, png

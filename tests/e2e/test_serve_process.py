@@ -21,7 +21,7 @@ pytest.importorskip("httpx2")
 
 from multibit import Index, build_indices
 from multibit.client import Client, ServerError
-from multibit.pipeline import index_path
+from multibit.search.names import index_path
 from multibit.serve.models import NewItem
 from multibit.serve.server import serve
 from multibit.serve.settings import ServerSettings

@@ -29,7 +29,7 @@ from multibit.data.sources.webdataset import read_webdataset
 from multibit.errors import DataError, MismatchError, MissingExtraError, shown_path
 from multibit.features.extract import extract_features
 from multibit.features.parts import extract_parts, join_parts
-from multibit.pipeline import index_path
+from multibit.search.names import index_path
 
 ITEMS = 11
 ENCODERS = Letters(24), Letters()

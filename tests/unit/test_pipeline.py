@@ -15,17 +15,11 @@ from multibit import FeatureStore, HashModel, Index, PairedDataset, Run, Split
 from multibit.errors import DataError, MismatchError
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe, Recipe
+from multibit.indices import build_indices, open_index, update_indices
 from multibit.paths import portable_path
-from multibit.pipeline import (
-    build_indices,
-    index_path,
-    open_features,
-    open_index,
-    require_split_of,
-    update_indices,
-    write_codes,
-)
+from multibit.pipeline import open_features, require_split_of, write_codes
 from multibit.queries import encode_image, encode_text
+from multibit.search.names import index_path
 
 # Features
 

@@ -11,8 +11,8 @@ import pytest
 
 from conftest import plant
 from multibit import FeatureStore, Run, Split, encode_store, evaluate_run, train
+from multibit.indices import build_indices
 from multibit.measurement import assess_run, measure
-from multibit.pipeline import build_indices
 from multibit.progress import is_shown, showing
 
 TINY = {"lengths": (8, 16), "scales": 2, "hidden": 16, "dimension": 8, "epochs": 2, "method": "multibit"}

@@ -18,8 +18,9 @@ from multibit.codes import Codes
 from multibit.evaluation.metric import MAP, NDCG, PAIRS, Metric
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.hashing.encode import encode_store
+from multibit.indices import open_index
 from multibit.measurement import measure
-from multibit.pipeline import open_index, write_codes
+from multibit.pipeline import write_codes
 from multibit.runs import read_history
 
 STORED = Path(__file__).parents[1] / "golden" / "stored"

@@ -75,8 +75,10 @@ def index(
         _load(run, features, items, to)
         return
     from multibit.folders import require_inside
+    from multibit.indices import build_indices, index_names, update_indices
     from multibit.paths import require_writable
-    from multibit.pipeline import INDEX, build_indices, index_names, index_path, open_run, update_indices
+    from multibit.pipeline import open_run
+    from multibit.search.names import INDEX, index_path
     from multibit.search.storage import require_writable_index
 
     refuse_memory(codes=codes)
@@ -135,7 +137,8 @@ def _items_of(run: AnyRun, features: Path | None, items: Items) -> tuple[Feature
 
 def _load(run: Path, features: Path | None, items: Items, url: str) -> None:
     """Load the indices of a run into a database."""
-    from multibit.pipeline import load_indices, open_run
+    from multibit.indices import load_indices
+    from multibit.pipeline import open_run
     from multibit.search.remote.urls import read_url
 
     read_url(url)  # refuses an invalid one before the features are read

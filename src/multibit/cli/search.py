@@ -197,7 +197,8 @@ def _search_index(
 ) -> tuple[SearchResult, frozenset[str]]:
     """The result of one query, and the labels of its item if asked for; notes what was not searched, or not found."""
     from multibit.codes import Codes
-    from multibit.pipeline import open_index, open_run
+    from multibit.indices import open_index
+    from multibit.pipeline import open_run
     from multibit.queries import encode_image
 
     loaded = open_run(run)
@@ -226,8 +227,9 @@ def _search_index(
 
 def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> None:
     """Write the hits of all queries of a file."""
+    from multibit.indices import open_index
     from multibit.paths import require_writable
-    from multibit.pipeline import open_index, open_run
+    from multibit.pipeline import open_run
     from multibit.queries import read_queries
     from multibit.search.batches import QueryFile, require_free_names, write_hits
 

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from multibit.codes import MODALITIES, Codes, Modality
 from multibit.errors import BusyError, ConfigError, DataError
 from multibit.hashing.encode import part_at
+from multibit.indices import index_names, open_index
 from multibit.paths import located, portable_path, replacing
-from multibit.pipeline import INDEX, index_name, index_names, index_path, open_index
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.columns import other_kind
 from multibit.search.filters import Filter
 from multibit.search.metadata import merge_kinds
+from multibit.search.names import INDEX, index_name, index_path
 from multibit.search.remote import RemoteIndex
 from multibit.search.remote.urls import is_url
 from multibit.search.shards import AGE, Shard, last_age, read_shard
@@ -167,7 +168,7 @@ class Collection:
         longest = self.run.model.bits
         if bits is not None and not 1 <= bits <= longest:
             raise DataError(f"must be a whole number from 1 to {longest}, got {bits}.", option="bits")
-        shelf = self._shelves.get(index_name(self.run, modality, bits))
+        shelf = self._shelves.get(index_name(self.run.model.layout, modality, bits))
         if shelf is None:
             raise not_found(f"index of {modality}s")
         return shelf.current

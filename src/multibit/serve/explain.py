@@ -11,7 +11,7 @@ from multibit.codes import DIRECTIONS, Modality
 from multibit.errors import MultibitError
 from multibit.evaluation.health import code_health, code_warnings
 from multibit.evaluation.storage import load_evaluations
-from multibit.pipeline import index_names
+from multibit.indices import index_names
 from multibit.records import RECORD
 from multibit.search import Index
 from multibit.search.remote import RemoteIndex

@@ -18,7 +18,7 @@ def open_remote(url: str, name: str = "image", *, partial: bool = False) -> Remo
             tables ("multibit"); `timeout` of a query, in seconds (60); `partial=1`; for PostgreSQL `hnsw`, lengths
             at which a new index gets an HNSW index; for ClickHouse `cluster` and `secure=1`; others go to the client
             library.
-        name: of the index, see `pipeline.index_names`.
+        name: of the index, see `indices.index_names`.
         partial: answer without servers that are down; `SearchResult.lost` says which.
 
     Raises:

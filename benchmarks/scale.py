@@ -125,7 +125,7 @@ def reference(index: Index, queries: Codes, bits: int) -> np.ndarray:
     out = []
     for number in range(len(queries)):
         best = np.zeros(0, np.int64)
-        for part in index._version.parts:
+        for part in index.version.parts:
             planes = part.segment.codes.words[: bits // 16]
             distances = np.zeros(planes.shape[1], np.int64)
             for plane, word in zip(planes, queries.words[:, number], strict=False):
@@ -138,7 +138,7 @@ def reference(index: Index, queries: Codes, bits: int) -> np.ndarray:
 def words_of(index: Index, bits: int) -> list[np.ndarray]:
     """The words that a search of a length reads, as 64-bit numbers."""
     return [plane[: len(plane) // 4 * 4].view(np.uint64)
-            for part in index._version.parts for plane in part.segment.codes.words[: bits // 16]]  # fmt: skip
+            for part in index.version.parts for plane in part.segment.codes.words[: bits // 16]]  # fmt: skip
 
 
 def read_only(words: list[np.ndarray], threads: int) -> int:
@@ -363,7 +363,7 @@ def peers(index: Index, urls: Sequence[str]) -> Iterator[Peer]:
         import faiss
 
         flat = faiss.IndexBinaryFlat(BITS)
-        for part in index._version.parts:
+        for part in index.version.parts:
             flat.add(part.segment.codes.to_bytes())
         yield Peer(f"faiss-cpu {version('faiss-cpu')}, IndexBinaryFlat", lambda asked, k: flat.search(asked, k)[0])
         del flat
@@ -427,7 +427,7 @@ def print_searches(path: Path, kind: str, urls: Sequence[str]) -> None:
     start = time.perf_counter()
     index.search(queries.take([0]), K)
     searched = time.perf_counter() - start
-    print(f"opened in {opened:.2f} s, first search {searched:.2f} s, {len(index._version.parts)} segments")
+    print(f"opened in {opened:.2f} s, first search {searched:.2f} s, {len(index.version.parts)} segments")
     for bits in LENGTHS:
         some = queries.take(np.arange(CHECKED))
         np.testing.assert_array_equal(index.search(some, K, bits).distances, reference(index, some, bits))

@@ -54,8 +54,8 @@ def folder(tmp_path, bits):
 @pytest.fixture
 def index(folder):
     opened = Index.open(folder)
-    assert len(opened._version.parts) > 5
-    assert any(part.removed is not None for part in opened._version.parts)
+    assert len(opened.version.parts) > 5
+    assert any(part.removed is not None for part in opened.version.parts)
     return opened
 
 
@@ -214,7 +214,7 @@ def test_an_index_is_described_loaded_and_resharded(index, folder, whole):
     assert facts["code"] == f"{BITS} bits, 4 bytes per item"
     assert facts["ids"] == "string"
     for start in (0, 1, 8, 30, ITEMS):
-        blocks = list(index._version.blocks(4, start))
+        blocks = list(index.version.blocks(4, start))
         assert [name for block in blocks for name in block.ids.listed(np.arange(len(block)))] == [
             f"i{row}" for row in kept_rows()[start:]
         ]
@@ -237,20 +237,20 @@ def test_a_reader_sees_an_index_that_was_written_anew(folder, index):
 def test_compacting_joins_up_to_the_largest_segment_and_keeps_whole_ones(folder, bits, monkeypatch):
     monkeypatch.setattr("multibit.search.segments.LARGEST", 20)
     before = Index.open(folder)
-    sizes, pages = [part.live for part in before._version.parts], before.page(0, ITEMS)
+    sizes, pages = [part.live for part in before.version.parts], before.page(0, ITEMS)
     assert sizes == [7, 7, 9, 3, 8, 9, 5]
     with before.writer() as writer:
         writer.compact()
     after = Index.load(folder)
-    assert [part.live for part in after._version.parts] == [14, 20, 14]
-    assert all(part.removed is None for part in after._version.parts)
+    assert [part.live for part in after.version.parts] == [14, 20, 14]
+    assert all(part.removed is None for part in after.version.parts)
     assert after.page(0, ITEMS) == pages and after.fields == before.fields
     np.testing.assert_array_equal(after.some_codes(ITEMS).to_bits(), bits[kept_rows()])
     with after.writer() as writer:
         writer.remove(["i40"])
-        kept = [part.segment.file for part in writer._version.parts]
+        kept = [part.segment.file for part in writer.version.parts]
         writer.compact()
     again = Index.open(folder)
-    assert [part.segment.file for part in again._version.parts][::2] == kept[::2]
-    assert [part.live for part in again._version.parts] == [14, 19, 14]
-    assert again._version.compacted() is again._version
+    assert [part.segment.file for part in again.version.parts][::2] == kept[::2]
+    assert [part.live for part in again.version.parts] == [14, 19, 14]
+    assert again.version.compacted() is again.version

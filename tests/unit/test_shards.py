@@ -67,7 +67,7 @@ def test_hashes_of_a_column_are_those_of_its_ids(names, tmp_path):
     index = Index()
     index.add(column, codes(len(column)))
     index.save(tmp_path / "a.mbx")
-    (part,) = Index.open(tmp_path / "a.mbx")._version.parts
+    (part,) = Index.open(tmp_path / "a.mbx").version.parts
     assert id_hashes(part.segment.ids).tolist() == wanted
 
 
@@ -94,7 +94,7 @@ def test_an_index_from_a_stream_answers_like_one_made_at_once(tmp_path):
         assert len(builder) == len(whole)
     found = Index.load(tmp_path / "a.mbx")
     assert (found.model, found.modality, found.fields, len(found)) == ("m", "text", whole.fields, len(whole))
-    assert len(found._version.parts) > 1
+    assert len(found.version.parts) > 1
     for where in (None, {"x": "y"}, {"n": {"$lt": 5}}):
         for bits in (7, BITS):
             ours, theirs = (each.search(codes(9, 99), 12, bits, where=where) for each in (found, whole))

@@ -64,7 +64,7 @@ def test_removed_items_and_several_segments_are_searched_in_order_of_age(tmp_pat
         index.upsert([1, 201], codes(2, 20, seed=9), [{"year": 5}] * 2)
 
     index = saved(tmp_path, range(100), changes=change)
-    assert len(index._version.parts) > 1
+    assert len(index.version.parts) > 1
     for bits in (3, 20):
         query = codes(1, 20, seed=2)
         assert once(tmp_path, query, 60, bits) == index.search(query, 60, bits).hits()

@@ -141,5 +141,5 @@ def copy_index(index: Index, path: Path | str, fields: Sequence[str]) -> None:
     with create_index(
         path, model=index.model, engine=index.engine_name, modality=index.modality, fields=kinds
     ) as builder:
-        for block in index.snapshot()._version.blocks(BLOCK):
+        for block in index.version.blocks(BLOCK):
             builder.add(block.ids, block.codes, block.metadata.only(fields))

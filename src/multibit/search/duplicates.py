@@ -90,7 +90,7 @@ def find_duplicates(index: Index, radius: int, bits: int | None = None, *, threa
     """
     if not len(index):
         raise DataError("the index is empty, so it has no duplicates.")
-    version = index.snapshot()._version
+    version = index.version
     chosen = np.ones(version.starts[-1], bool)
     chosen[version.removed] = False
     pieces = [part.segment.codes for part in version.parts]

@@ -70,7 +70,7 @@ def _write_npy(path: Path, codes: Codes | Index, bits: int) -> None:
 
 def _code_blocks(codes: Codes | Index) -> Iterator[Codes]:
     if isinstance(codes, Index):
-        return codes.snapshot()._version.code_blocks(ROWS)
+        return codes.version.code_blocks(ROWS)
     return (codes.take(np.arange(start, min(start + ROWS, len(codes)))) for start in range(0, len(codes), ROWS))
 
 
@@ -143,7 +143,7 @@ def export_index(index: Index, path: Path | str, bits: int | None = None) -> Non
         "bits": length, "views": first.views, "model": index.model, "modality": index.modality,
         "engine": index.engine_name, "fields": index.fields,
     }  # fmt: skip
-    tables = (_exported(block, length, index.fields) for block in index.snapshot()._version.blocks(ROWS))
+    tables = (_exported(block, length, index.fields) for block in index.version.blocks(ROWS))
     table = next(tables)
     with replacing(target) as temporary:
         schema = table.schema.with_metadata({FACTS: json.dumps(facts)})

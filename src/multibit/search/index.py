@@ -39,6 +39,7 @@ class Index(OfOneModel):
         engine_name: one of `ENGINES`.
         modality: "image" or "text", modality of the items; "" when unknown, as in older files.
         path: where it was opened; None in memory.
+        version: the segments as they are now, a value that never changes; every change puts another one in its place.
 
     Example:
         >>> index = Index()
@@ -57,11 +58,11 @@ class Index(OfOneModel):
         self.modality = modality
         self.engine_name = engine
         self.path: Path | None = None
-        self._version = Version()
+        self.version = Version()
         self._name = ""
 
     def __len__(self) -> int:
-        return len(self._version)
+        return len(self.version)
 
     def __repr__(self) -> str:
         first = self._first
@@ -72,22 +73,22 @@ class Index(OfOneModel):
     @property
     def ids(self) -> IdColumn:
         """The ids in order; joined when first asked for after a change."""
-        return self._version.ids
+        return self.version.ids
 
     @property
     def payloads(self) -> Metadata:
         """The metadata in order; joined when first asked for after a change."""
-        return self._version.metadata
+        return self.version.metadata
 
     @property
     def codes(self) -> Codes | None:
         """The codes in order, None while empty; joined when first asked for after a change."""
-        return self._version.codes
+        return self.version.codes
 
     @property
     def fields(self) -> dict[str, str]:
         """The fields of the metadata: name -> kind, see `multibit.search.metadata`."""
-        return dict(self._version.kinds)
+        return dict(self.version.kinds)
 
     @property
     def bits(self) -> int:
@@ -97,7 +98,7 @@ class Index(OfOneModel):
     @property
     def id_kind(self) -> str:
         """Kind of the ids: "string", "integer", or "range" where they are consecutive integers; "" while empty."""
-        kinds = {part.segment.ids.kind for part in self._version.parts}
+        kinds = {part.segment.ids.kind for part in self.version.parts}
         return kinds.pop() if len(kinds) == 1 else "integer" if kinds else ""
 
     @property
@@ -107,9 +108,9 @@ class Index(OfOneModel):
         Raises:
             DataError: the index is empty.
         """
-        if not self._version.parts:
+        if not self.version.parts:
             raise DataError("the index is empty, so it cannot be searched.")
-        return max(self._version.parts, key=lambda part: part.live).engine(self.engine_name)
+        return max(self.version.parts, key=lambda part: part.live).engine(self.engine_name)
 
     # Changes
 
@@ -130,14 +131,14 @@ class Index(OfOneModel):
         """
         self._require_own(codes)
         self._require_changeable(codes)
-        self._version = changes.added(self._version, ids, codes, payloads)
+        self.version = changes.added(self.version, ids, codes, payloads)
         self.model = self.model or codes.model
 
     def upsert(self, ids: Any, codes: Codes, payloads: Any = None) -> None:
         """Append items; those with an id that is already there are replaced and are the last now. Raises as `add`."""
         self._require_own(codes)
         self._require_changeable(codes)
-        self._version = changes.upserted(self._version, ids, codes, payloads)
+        self.version = changes.upserted(self.version, ids, codes, payloads)
         self.model = self.model or codes.model
 
     def remove(self, ids: Any) -> None:
@@ -147,12 +148,12 @@ class Index(OfOneModel):
             DataError: an id is unknown; then nothing is removed.
         """
         self._require_changeable()
-        self._version = changes.removed(self._version, ids)
+        self.version = changes.removed(self.version, ids)
 
     def compact(self) -> None:
         """Join segments, up to about four million items in each, and drop what was removed; answers do not change."""
         self._require_changeable()
-        self._version = self._version.compacted()
+        self.version = self.version.compacted()
 
     def snapshot(self, fields: Mapping[str, str] | None = None) -> Index:
         """The index as it is now, which later changes of this one do not reach; nothing is copied.
@@ -161,7 +162,7 @@ class Index(OfOneModel):
             fields: further ones that no item has, and their kinds.
         """
         index = Index(self.model, self.engine_name, self.modality)
-        index._version = replace(self._version, kinds={**(fields or {}), **self._version.kinds})
+        index.version = replace(self.version, kinds={**(fields or {}), **self.version.kinds})
         return index
 
     @classmethod
@@ -191,7 +192,7 @@ class Index(OfOneModel):
                 first = called[parts.index(known)]
                 problem = f"is an index of {part.modality}s, but {first} of {merged.modality}s."
                 raise MismatchError(problem, field=name)
-        merged._version = changes.joined([part._version for part in parts], called)
+        merged.version = changes.joined([part.version for part in parts], called)
         return merged
 
     # Searching
@@ -230,7 +231,7 @@ class Index(OfOneModel):
         """
         self._require_own(codes, model)
         return searching.search(
-            self._version, self.engine_name, codes, k, bits,
+            self.version, self.engine_name, codes, k, bits,
             max_distance=max_distance, among=among, where=where, fields=fields, threads=threads,
         )  # fmt: skip
 
@@ -265,7 +266,7 @@ class Index(OfOneModel):
             >>> [result.ids for result in index.search_batches(codes, k=1)]
             [[['a'], ['b'], ['c']]]
         """
-        version, engine = self._version, self.engine_name
+        version, engine = self.version, self.engine_name
         for block in in_blocks(queries, block_size(k, len(version))):
             self._require_own(block.codes)
             result = searching.search(
@@ -280,18 +281,18 @@ class Index(OfOneModel):
         Raises:
             DataError: an id is unknown, or the index is empty.
         """
-        return replace(changes.codes_of(self._version, ids), model=self.model)
+        return replace(changes.codes_of(self.version, ids), model=self.model)
 
     def contains(self, ids: Sequence[Id]) -> NDArray[np.bool_]:
         """(n,) whether each of n ids is in the index."""
-        return changes.contained(self._version, ids)
+        return changes.contained(self.version, ids)
 
     def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
         """Id and metadata of some items, in order of age; fewer at the end."""
         items = np.arange(min(start, len(self)), min(start + count, len(self)))
         return [
             pair
-            for part, _, rows in self._version.by_part(self._version.rows_of(items))
+            for part, _, rows in self.version.by_part(self.version.rows_of(items))
             for pair in zip(part.segment.ids.listed(rows), part.segment.metadata.rows(rows), strict=True)
         ]
 
@@ -317,7 +318,7 @@ class Index(OfOneModel):
             [('dog', 2), ('cat', 1)]
         """
         require_known("field", field, self.fields, option="field")
-        found = self._version.value_counts(field, most)
+        found = self.version.value_counts(field, most)
         return None if found is None else [(each["value"], each["count"]) for each in found[:limit].to_pylist()]
 
     def some_codes(self, count: int) -> Codes:
@@ -329,7 +330,7 @@ class Index(OfOneModel):
         if not len(self):
             raise DataError("the index is empty.")
         items = np.linspace(0, len(self) - 1, min(count, len(self))).astype(np.int64)
-        parts = self._version.by_part(self._version.rows_of(items))
+        parts = self.version.by_part(self.version.rows_of(items))
         return Codes.concatenate([part.segment.codes.take(rows) for part, _, rows in parts])
 
     def search_relaxed(
@@ -355,13 +356,13 @@ class Index(OfOneModel):
             DataError: as `nearest_relaxed`, an unknown id, field or filter, or an empty index.
         """
         return searching.search_relaxed(
-            self._version, values, k, bits,
+            self.version, values, k, bits,
             candidates=candidates, among=among, where=where, fields=fields, threads=threads,
         )  # fmt: skip
 
     def read_where(self, typed: Sequence[str]) -> dict[str, Any]:
         """Conditions as typed on a command line -> a filter, see `filters.read_typed`."""
-        columns, kinds = [part.segment.metadata for part in self._version.parts], self._version.kinds
+        columns, kinds = [part.segment.metadata for part in self.version.parts], self.version.kinds
         return read_typed(typed, lambda where: any(passing(where, each, kinds).any() for each in columns), kinds)
 
     # On disk
@@ -378,7 +379,7 @@ class Index(OfOneModel):
         if self.path is not None and Path(path).resolve() == self.path.resolve():
             self._require_changeable()
         with storage.writing(Path(path)):
-            storage.write(Path(path), self._version, self._facts)
+            storage.write(Path(path), self.version, self.facts)
 
     @classmethod
     def open(cls, path: Path | str, *, partial: bool = False) -> Index:
@@ -409,13 +410,13 @@ class Index(OfOneModel):
     @classmethod
     def _of(cls, stored: storage.Stored, path: Path) -> Index:
         index = cls(stored.facts["model"], stored.facts["engine"], stored.facts["modality"])
-        index.path, index._version, index._name = path, stored.version, stored.name
+        index.path, index.version, index._name = path, stored.version, stored.name
         return index
 
     @property
     def lost(self) -> tuple[Lost, ...]:
         """Segments that could not be read; empty unless it was opened with `partial`."""
-        return self._version.lost
+        return self.version.lost
 
     def refresh(self) -> bool:
         """Read the newest version from the disk; changes in memory are lost.
@@ -426,12 +427,12 @@ class Index(OfOneModel):
         Raises:
             ConfigError: the index was not opened. FormatError: as `open`.
         """
-        path = self._opened()
+        path = self.require_path()
         if self._name and self._name == storage.name_of(path):
             return False
-        stored = storage.read(path, verify=False, partial=bool(self.lost), known=self._version)
+        stored = storage.read(path, verify=False, partial=bool(self.lost), known=self.version)
         self.model, self.modality = stored.facts["model"], stored.facts["modality"]
-        self._version, self._name = stored.version, stored.name
+        self.version, self._name = stored.version, stored.name
         return True
 
     @contextlib.contextmanager
@@ -454,14 +455,14 @@ class Index(OfOneModel):
             >>> opened.search(Codes.binarize([[1, -1]])).ids
             [['a', 'b']]
         """
-        path = self._opened()
+        path = self.require_path()
         if not path.exists():
             raise FormatError("was moved or removed.", file=path, hint="Open it where it is now.")
         with storage.writing(path) as unchanged:
-            index = Index._of(storage.read(path, verify=False, known=self._version), path)
+            index = self.reopened()
             yield index
             unchanged()
-            storage.write(path, index._version, index._facts)
+            storage.write(path, index.version, index.facts)
         self.refresh()
 
     @classmethod
@@ -481,15 +482,30 @@ class Index(OfOneModel):
             index = cls.open(target)
             yield index
             unchanged()
-            storage.write(target, index._version, index._facts)
+            storage.write(target, index.version, index.facts)
 
-    def _opened(self) -> Path:
+    def reopened(self) -> Index:
+        """The newest version on the disk as an index of its own; segments that this one has are not read again.
+
+        Raises:
+            ConfigError: the index was not opened. FormatError: as `open`.
+        """
+        path = self.require_path()
+        return Index._of(storage.read(path, verify=False, known=self.version), path)
+
+    def require_path(self) -> Path:
+        """Where it was opened.
+
+        Raises:
+            ConfigError: the index is in memory only.
+        """
         if self.path is None:
             raise ConfigError("the index is in memory only.", hint="Save it, then open it with Index.open.")
         return self.path
 
     @property
-    def _facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
+        """What the file says about all items: model, engine and modality."""
         return {"model": self.model, "engine": self.engine_name, "modality": self.modality}
 
     # Checks
@@ -497,7 +513,7 @@ class Index(OfOneModel):
     @property
     def _first(self) -> Codes | None:
         """Codes that have the length and the views of the index; None while empty."""
-        return self._version.parts[0].segment.codes if self._version.parts else None
+        return self.version.parts[0].segment.codes if self.version.parts else None
 
     @property
     def _described(self) -> tuple[str, str]:
@@ -505,7 +521,7 @@ class Index(OfOneModel):
 
     def _require_changeable(self, *codes: Codes) -> None:
         """Refuse to change an index of which only a part was read, and codes that its engine cannot search."""
-        for lost in self._version.lost:
+        for lost in self.version.lost:
             problem = f"cannot be read ({lost.problem}), so the index can be searched, but not changed."
             raise FormatError(problem, file=lost.file, hint="Restore a copy of the file.")
         searching.require_views(self.engine_name, *codes)

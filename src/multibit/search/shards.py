@@ -145,7 +145,7 @@ def last_age(index: Index) -> int:
     """The largest age of a shard; -1 while it is empty."""
     if not len(index):
         return -1
-    last = index._version.parts[-1]
+    last = index.version.parts[-1]
     return int(last.segment.metadata.rows(last.at(np.array([last.live - 1])), [AGE])[0].get(AGE, -1))
 
 
@@ -272,7 +272,7 @@ class _Stream:
         return taken if count else None
 
     def _read(self) -> Iterator[Segment]:
-        for block in self.index._version.blocks(self._size):
+        for block in self.index.version.blocks(self._size):
             metadata = self._aged(block.metadata)
             self._row += len(block)
             yield Segment(block.codes, block.ids, metadata)

@@ -28,7 +28,7 @@ def writing_together(indices: Sequence[Index]) -> Iterator[list[Index]]:
         DataError: in different folders, or one would be empty. FormatError: one was moved or removed. BusyError:
             another process is writing one of them.
     """
-    paths = [index._opened() for index in indices]
+    paths = [index.require_path() for index in indices]
     if len({path.parent.resolve() for path in paths}) != 1:
         raise DataError("need indices of one folder.", field="indices")
     for path in paths:
@@ -39,18 +39,15 @@ def writing_together(indices: Sequence[Index]) -> Iterator[list[Index]]:
                 pass  # a file of an earlier version becomes a folder
     with contextlib.ExitStack() as stack:
         checks = [stack.enter_context(storage.writing(path)) for path in paths]
-        writers = [
-            Index._of(storage.read(path, verify=False, known=index._version), path)
-            for path, index in zip(paths, indices, strict=True)
-        ]
-        before = [writer._version for writer in writers]
+        writers = [index.reopened() for index in indices]
+        before = [writer.version for writer in writers]
         yield writers
         for unchanged in checks:
             unchanged()
         changed = [
-            (path, writer._version, writer._facts)
+            (path, writer.version, writer.facts)
             for path, writer, version in zip(paths, writers, before, strict=True)
-            if writer._version is not version
+            if writer.version is not version
         ]
         storage.write_together(changed)
     for index in indices:

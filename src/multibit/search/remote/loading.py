@@ -55,7 +55,7 @@ class IndexSource:
     def __init__(self, index: Index) -> None:
         if not len(index):
             raise DataError("the index is empty, so there is nothing to load.")
-        self._version = index.snapshot()._version
+        self._version = index.version
         first = self._version.parts[0].segment
         first.codes.require_one_view("A database", "Use a local index.")
         self.model, self.modality, self.bits, self.count = index.model, index.modality, index.bits, len(index)

@@ -35,6 +35,7 @@ from multibit.data.manifest import read_manifest, write_manifest
 from multibit.data.split_files import read_roles
 from multibit.errors import MultibitError
 from multibit.evaluation.metric import MAP
+from multibit.evaluation.tables import accuracy_table
 from multibit.features.shards import Shard
 from multibit.files import read_arrays, write_arrays
 from multibit.hashing.code_model import CodeModel
@@ -45,7 +46,6 @@ from multibit.hashing.model import HashModel
 from multibit.paper import join, reproduction
 from multibit.records import content_of
 from multibit.relation import load_teacher
-from multibit.report.tables import accuracy_table
 from multibit.runs import describe_code, read_history
 from multibit.search import storage
 from multibit.search.exchange import export_index, import_index

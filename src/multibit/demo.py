@@ -16,6 +16,7 @@ from multibit.data import Split
 from multibit.data.sample import load_sample
 from multibit.errors import printable
 from multibit.evaluation.storage import save_evaluations
+from multibit.evaluation.tables import accuracy_table
 from multibit.features.extract import extract_features
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.store import FeatureStore
@@ -25,7 +26,6 @@ from multibit.measurement import evaluate_run
 from multibit.portable.export import make_portable
 from multibit.queries import encode_image, encode_text
 from multibit.report.sheet import Search, contact_sheet
-from multibit.report.tables import accuracy_table
 from multibit.runs import Run, describe_code
 from multibit.search import Index
 from multibit.search.names import INDEX, index_name, index_path, located_hits

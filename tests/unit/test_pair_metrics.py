@@ -29,8 +29,8 @@ from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import ndcg
 from multibit.evaluation.storage import load_evaluations, save_evaluations
+from multibit.evaluation.tables import content_table, pair_tables
 from multibit.measurement import assess_run, measure
-from multibit.report.tables import content_table, pair_tables
 
 BITS = 6
 

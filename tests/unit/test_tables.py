@@ -16,9 +16,9 @@ from multibit import Codes, FeatureStore, Index
 from multibit.errors import DataError, FormatError
 from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PRECISION
 from multibit.evaluation.protocol import Evaluation
+from multibit.evaluation.tables import accuracy_table
 from multibit.inventory import describe
 from multibit.report.hits import hits_table
-from multibit.report.tables import accuracy_table
 from multibit.search import Hit
 from multibit.table import Number, Table, mark_columns, percent, print_table, write_table
 

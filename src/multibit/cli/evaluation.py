@@ -221,8 +221,8 @@ def _next_to(path: Path, name: str) -> Path:
 def _show_tables(measured: Sequence[Measurement], markdown: bool) -> list[Comparison]:
     """Print the accuracy of the first run, compared with the others under each protocol, and warnings about all."""
     from multibit.evaluation.comparison import compare
+    from multibit.evaluation.tables import accuracy_table, pair_tables
     from multibit.measurement import NO_LABELS
-    from multibit.report.tables import accuracy_table, pair_tables
 
     first, *others = measured
     protocols = zip(*(each.evaluations for each in measured), strict=True)

@@ -37,7 +37,7 @@ def methods() -> None:
 
     A method is chosen by `train --method NAME`, a relation teacher by `train --set teacher=NAME`.
     """
-    from multibit.report.tables import methods_tables
+    from multibit.report.method_tables import methods_tables
 
     for table in methods_tables():
         show(table)

@@ -11,7 +11,8 @@ from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.errors import ConfigError
 from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PAIRS, Metric
 from multibit.evaluation.protocol import Evaluation
-from multibit.table import Cell, Table, percent
+from multibit.evaluation.tables import values_table
+from multibit.table import Cell, Table
 
 if TYPE_CHECKING:
     from multibit.runs import Run
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 LIBRARY = "multibit"
 TAGS = ("cross-modal-retrieval", "hashing", "image-text-search", "binary-codes", "onnx")
 METRICS = (MAP, MAP_TIE_AVERAGED)
-FLOORS = {"popularity": "most common labels first", "random": "random order"}
 _MODEL_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
@@ -150,18 +150,6 @@ def _metrics(evaluation: Evaluation) -> Sequence[Metric]:
 
 
 def _accuracy(evaluation: Evaluation) -> Table:
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{DIRECTION_NAMES[direction]}, {metric}",
-            *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
-        )
-        for metric in _metrics(evaluation)
-        for direction in DIRECTIONS
-    ]
-    for name, meaning in FLOORS.items():
-        if name in evaluation.floors:
-            rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
-    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
-    note = f"In percent, {evaluation.queries:,} queries, {evaluation.database:,} items searched."
     title = f"mAP@all, {evaluation.protocol}" if evaluation.labelled else "Pair recall, among the query items"
-    return Table(title, header, tuple(rows), note)
+    note = f"In percent, {evaluation.queries:,} queries, {evaluation.database:,} items searched."
+    return values_table(title, evaluation, _metrics(evaluation), note)

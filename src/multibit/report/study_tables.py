@@ -13,9 +13,9 @@ from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Times
 from multibit.evaluation.metric import RESOLUTION
 from multibit.evaluation.protocol import Evaluation
+from multibit.evaluation.tables import accuracy_table, content_table, pair_tables
 from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study
-from multibit.report.tables import accuracy_table, content_table, pair_tables
 from multibit.table import Cell, Mark, Number, Table, mark_columns, percent
 
 TABLE_FILES = (

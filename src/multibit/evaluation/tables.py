@@ -1,11 +1,12 @@
-"""Tables of one evaluation, of the hits of a search, and of the available methods."""
+"""Tables of one evaluation: accuracy, pair recall, and relevance by labels and content."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
-from multibit.config import Config
 from multibit.errors import counted
-from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, NDCG, PRECISION
+from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, NDCG, PRECISION, Metric
 from multibit.evaluation.pair_metrics import (
     CONTENT,
     WITH_DATABASE,
@@ -14,7 +15,6 @@ from multibit.evaluation.pair_metrics import (
     real_values_of,
 )
 from multibit.evaluation.protocol import Evaluation, asymmetric_queries
-from multibit.relation import TEACHERS
 from multibit.table import Cell, Number, Table, percent
 
 ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name)
@@ -24,25 +24,34 @@ FLOORS = {"popularity": "most common labels first", "random": "random order"}
 """Name of a floor -> its ranking."""
 
 
-LENGTHS_IN_WORDS = {"nested": "nested", "several": "a code for each", "one": "a model for each"}
-INPUTS_IN_WORDS = {"pooled": "one vector", "tokens": "tokens"}
+def values_table(title: str, evaluation: Evaluation, metrics: Sequence[Metric], note: str = "") -> Table:
+    """Some metrics at every length in both directions, and the floors of rankings that learned nothing.
+
+    Args:
+        title, note: of the table. evaluation, metrics: whose values are shown.
+    """
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{DIRECTION_NAMES[direction]}, {metric}",
+            *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
+        )
+        for metric in metrics
+        for direction in DIRECTIONS
+    ]
+    for name, meaning in FLOORS.items():
+        if name in evaluation.floors:
+            rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
+    return Table(title, _header(evaluation), tuple(rows), note)
+
+
+def _header(evaluation: Evaluation) -> tuple[str, ...]:
+    return ("", *(f"{bits} bits" for bits in evaluation.lengths))
 
 
 def accuracy_table(evaluation: Evaluation) -> Table:
     """MAP in percent at every length in both directions, and the floors of rankings that learned nothing."""
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{DIRECTION_NAMES[direction]}, {metric}",
-            *(percent(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
-        )
-        for metric in evaluation.metrics
-        if metric.name in ACCURACY
-        for direction in DIRECTIONS
-    ]
-    for name, meaning in ((name, FLOORS[name]) for name in FLOORS if name in evaluation.floors):
-        rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
-    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
-    return Table(f"mAP@all, {evaluation.protocol}", header, tuple(rows), _accuracy_note(evaluation))
+    metrics = [metric for metric in evaluation.metrics if metric.name in ACCURACY]
+    return values_table(f"mAP@all, {evaluation.protocol}", evaluation, metrics, _accuracy_note(evaluation))
 
 
 def pair_tables(evaluation: Evaluation) -> list[Table]:
@@ -53,7 +62,6 @@ def pair_tables(evaluation: Evaluation) -> list[Table]:
     tables, names = [], ["", *real_values_of(evaluation)]
     items = counted(evaluation.queries, "query item", "query items")
     whole = counted(evaluation.queries + evaluation.database, "item", "items")
-    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
     for among, candidates in (("", f"the {items}"), (WITH_DATABASE, f"all {whole}")):
         rows: list[tuple[Cell, ...]] = [
             (
@@ -67,7 +75,7 @@ def pair_tables(evaluation: Evaluation) -> list[Table]:
         ]
         if rows:
             note = _pair_note(evaluation, bool(names[1:]))
-            tables.append(Table(f"Pair recall, among {candidates}", header, tuple(rows), note))
+            tables.append(Table(f"Pair recall, among {candidates}", _header(evaluation), tuple(rows), note))
     return tables
 
 
@@ -98,8 +106,7 @@ def content_table(evaluation: Evaluation) -> Table | None:
     ]
     sample = _sample(evaluation)
     note = f"Relevance is IDF-weighted shared labels times the cosine of the features{sample and '; '}{sample}."
-    header = ("", *(f"{bits} bits" for bits in evaluation.lengths))
-    return Table(f"Labels and content, {evaluation.protocol}", header, tuple(rows), note)
+    return Table(f"Labels and content, {evaluation.protocol}", _header(evaluation), tuple(rows), note)
 
 
 def _accuracy_note(evaluation: Evaluation) -> str:
@@ -113,26 +120,3 @@ def _accuracy_note(evaluation: Evaluation) -> str:
         undefined = counted(evaluation.undefined, "query", "queries")
         note += f" Left out of the means: {undefined} without any relevant item."
     return note
-
-
-def methods_tables() -> list[Table]:
-    """The methods and the relation teachers that can be trained."""
-    from multibit.hashing.methods import METHODS  # imports torch, which the other tables do not need
-
-    variants = [method for method in METHODS.values() if isinstance(method.defaults, Config)]
-    compared = [method for method in METHODS.values() if method not in variants]
-    own = tuple(
-        (m.name, m.title, m.meaning, ", ".join(f"{name} {value}" for name, value in m.settings.items()))
-        for m in variants
-    )
-    others = tuple(
-        (m.name, m.title, m.venue or "classical", LENGTHS_IN_WORDS[m.lengths], INPUTS_IN_WORDS[m.inputs], m.differs)
-        for m in compared
-    )
-    teachers = tuple((name, (teacher.__doc__ or "").splitlines()[0]) for name, teacher in TEACHERS.items())
-    heading = ("method", "name in the paper", "venue", "code lengths", "reads", "what differs from the published code")
-    return [
-        Table("MultiBit and its variants", ("method", "name in the paper", "meaning", "settings"), own),
-        Table("Compared methods", heading, others),
-        Table("Relation teachers", ("teacher", "g*"), teachers),
-    ]

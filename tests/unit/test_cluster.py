@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import Letters, done
+from commands import Letters, cli, done
 from conftest import plant
 from multibit import Config, FeatureStore, HashModel, Run, Split, encode, encode_store
 from multibit.data.parts import Parts
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
+from multibit.features import extract
 from multibit.features.cluster import RETRIES, run_on_ray
 from multibit.features.parts import extract_parts, join_parts
 from multibit.hashing.encode import ENCODE_ROWS
 from multibit.pipeline import write_codes
+from multibit.progress import showing
 
 SMALL = Config(lengths=(8, 16), scales=2, hidden=16, dimension=8, epochs=1)
 ITEMS = ENCODE_ROWS + 100  # two blocks
@@ -29,10 +31,20 @@ ITEMS = ENCODE_ROWS + 100  # two blocks
 @pytest.fixture(scope="module")
 def ray():
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
-    ray.init(num_cpus=2, log_to_driver=False)
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def here_for_ray(monkeypatch) -> list:
+    """The parts of each run that would be on Ray: their work is done in this process."""
+    runs = []
+    monkeypatch.setattr(
+        "multibit.hashing.encode.run_on_ray", lambda work, parts, _: runs.append(parts) or map(work, parts)
+    )
+    return runs
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +60,12 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def square(number: int) -> int:
-    return number * number
-
-
 def die(times: int, folder: Path, number: int) -> int:
     """The worker dies at part 3, `times` times."""
     if number == 3 and len(list(folder.iterdir())) < times:
         (folder / str(time.monotonic_ns())).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return number
+    return number * number
 
 
 def refuse(number: int) -> int:
@@ -78,25 +86,14 @@ class Elsewhere:
         return number
 
 
-def here(number: int) -> str:
-    return str(Path("here").absolute())
-
-
 @pytest.mark.slow
-def test_results_come_in_the_order_of_the_parts(ray):
-    assert list(run_on_ray(square, range(5), 2)) == [0, 1, 4, 9, 16]
-
-
-@pytest.mark.slow
-def test_a_relative_path_means_the_same_to_a_worker(ray, tmp_path, monkeypatch):
+def test_results_come_in_the_order_of_the_parts_and_a_worker_that_dies_is_replaced(ray, tmp_path, monkeypatch):
+    """The relative path of the folder means the same to both workers and to the replacement."""
     monkeypatch.chdir(tmp_path)
-    assert list(run_on_ray(here, [0], 1)) == [str(tmp_path / "here")]
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_is_replaced(ray, tmp_path):
-    assert list(run_on_ray(partial(die, 1, tmp_path), range(5), 2)) == [0, 1, 2, 3, 4]
-    assert len(list(tmp_path.iterdir())) == 1
+    folder = Path("deaths")
+    folder.mkdir()
+    assert list(run_on_ray(partial(die, 1, folder), range(5), 2)) == [0, 1, 4, 9, 16]
+    assert len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.slow
@@ -108,12 +105,18 @@ def test_a_part_that_always_kills_its_worker_is_refused(ray, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_error_of_a_worker_is_raised_here_with_its_fields(ray):
+def test_an_error_of_a_worker_is_raised_here_with_its_fields_and_the_cluster_ends(ray, monkeypatch):
+    """The cluster of the tests stands for the one that is started where there is none."""
+    calls = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for name in ("init", "shutdown"):
+        monkeypatch.setattr(ray, name, lambda name=name, **_: calls.append(name))
     with pytest.raises(DataError) as caught:
         list(run_on_ray(refuse, range(2), 1))
     error = caught.value
     assert (error.problem, error.file, error.row, error.field) == ("cannot be read.", Path("part 0"), 3, "labels")
     assert error.hint == "Pass `columns`."
+    assert (calls[0], calls[-1], calls.count("shutdown")) == ("init", "shutdown", 1)
 
 
 @pytest.mark.slow
@@ -123,8 +126,7 @@ def test_a_worker_that_lacks_a_package_is_refused_with_its_name(ray):
     assert "No module named 'eyes'" in caught.value.problem and caught.value.hint
 
 
-@pytest.mark.slow
-def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(ray, folder):
+def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(folder, here_for_ray):
     arrays = plant(ITEMS)
     arrays["image"][ENCODE_ROWS + 1, 2] = np.nan
     np.savez(folder / "faulty.npz", **arrays)
@@ -135,33 +137,32 @@ def test_a_value_that_is_not_finite_is_named_by_its_file_and_row(ray, folder):
     assert f"[{ENCODE_ROWS + 1}, 2] is nan" in caught.value.problem
 
 
-@pytest.mark.slow
-def test_codes_made_on_ray_are_those_made_here(ray, folder):
+def test_codes_made_in_blocks_are_those_of_all_items(folder):
     run, store = Run.load(folder / "run"), FeatureStore.open(folder / "features")
-    whole = encode(run.model, store.take(np.arange(ITEMS)))
-    for engine in ("local", "ray"):
-        coded = encode_store(run.model, store, engine=engine)
-        assert coded.image == whole.image and coded.text == whole.text
-        assert np.array_equal(coded.labels, whole.labels)
-        for ending in ("npz", "mat"):
-            write_codes(run, store, folder / f"{engine}.{ending}", engine=engine)
-    assert (folder / "ray.npz").read_bytes() == (folder / "local.npz").read_bytes()
+    whole, coded = encode(run.model, store.take(np.arange(ITEMS))), encode_store(run.model, store)
+    assert coded.image == whole.image and coded.text == whole.text
+    assert np.array_equal(coded.labels, whole.labels)
+    write_codes(run, store, folder / "whole.mat")
     from scipy.io import loadmat
 
-    made = [loadmat(folder / f"{engine}.mat") for engine in ("local", "ray")]
-    assert np.array_equal(made[0]["q_l"], store.dataset.labels[run.split.query])
-    assert np.array_equal(made[0]["r_img"], whole.image.take(run.split.database).to_signs())
-    assert all(np.array_equal(made[0][key], made[1][key]) for key in ("q_img", "q_txt", "r_img", "r_txt", "q_l", "r_l"))
+    made = loadmat(folder / "whole.mat")
+    assert np.array_equal(made["q_l"], store.dataset.labels[run.split.query])
+    assert np.array_equal(made["r_img"], whole.image.take(run.split.database).to_signs())
 
 
-def test_queries_and_database_are_encoded_in_one_run_on_ray(folder, monkeypatch):
-    starts = []
-    monkeypatch.setattr(
-        "multibit.hashing.encode.run_on_ray", lambda work, parts, _: starts.append(parts) or map(work, parts)
-    )
+@pytest.mark.slow
+def test_codes_made_on_ray_are_those_made_here(ray, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for engine in ("local", "ray"):
+        printed = done("encode", "run", "features", "--engine", engine, "--bits", 12, "--out", f"{engine}.npz")
+        assert f"{ITEMS:,} items" in printed and "12 bits" in printed
+    assert (folder / "ray.npz").read_bytes() == (folder / "local.npz").read_bytes()
+
+
+def test_queries_and_database_are_encoded_in_one_run_on_ray(folder, here_for_ray):
     run, store = Run.load(folder / "run"), FeatureStore.open(folder / "features")
     write_codes(run, store, folder / "once.mat", engine="ray")
-    assert len(starts) == 1
+    assert here_for_ray == [range(0, ITEMS, ENCODE_ROWS)]
 
 
 def test_no_rows_have_no_codes(folder):
@@ -190,13 +191,25 @@ def test_the_missing_ray_is_named_before_any_code(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_line_makes_the_same_bytes_on_ray(ray, folder, monkeypatch):
-    monkeypatch.chdir(folder)
+def test_shards_of_features_and_tokens_made_on_ray_are_those_made_here(ray, tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install multibit[clip]")
+    from test_joint import noise, write_clip
+
+    clip = write_clip(tmp_path / "clip")
+    rows = ["id,image,text,labels", *(f"{row},{row}.png,text {row},x" for row in range(10))]
+    (tmp_path / "items.csv").write_text("\n".join(rows))
+    for row, image in enumerate(noise(*[(40, 30 + row) for row in range(9)])):  # the tenth is missing
+        image.save(tmp_path / f"{row}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(extract, "SHARD", 4)
+    shards = []
     for engine in ("local", "ray"):
-        made = f"short-{engine}.npz"
-        printed = done("encode", "run", "features", "--engine", engine, "--bits", 12, "--out", made)
-        assert f"{ITEMS:,} items" in printed and "12 bits" in printed
-    assert (folder / "short-ray.npz").read_bytes() == (folder / "short-local.npz").read_bytes()
+        encoders = ["--image-encoder", clip, "--text-encoder", clip]
+        with showing():
+            made = cli("features", "items.csv", *encoders, "--tokens", "--engine", engine, "--out", engine)
+        assert f"Wrote {engine}: 9 items, 1 skipped" in made.out and "10/10" in made.err, made.err
+        shards.append({path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()})
+    assert shards[0] == shards[1] and len(shards[0]) == 5
 
 
 @pytest.mark.slow
@@ -218,4 +231,4 @@ def test_parts_of_a_store_are_encoded_on_the_cluster_and_resumed(ray, tmp_path, 
     np.testing.assert_array_equal(stores[0].image[:], stores[1].image[:])
     assert stores[0].dataset.ids == stores[1].dataset.ids
     (tmp_path / "ray" / "00001" / "store.json").unlink()  # the worker of this part was stopped
-    assert extract_parts(parts, *encoders, f"file://{tmp_path}/ray", engine="ray") == 2
+    assert extract_parts(parts, *encoders, f"file://{tmp_path}/ray") == 2

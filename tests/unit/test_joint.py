@@ -19,7 +19,6 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from commands import cli
 from multibit import Codes, FeatureStore, PairedDataset
 from multibit.cli import app
 from multibit.errors import ConfigError, DataError, MismatchError, MissingExtraError
@@ -30,7 +29,6 @@ from multibit.features.joint import JointImages, Scaling
 from multibit.features.load import image_encoder_of, load_image_encoder, load_text_encoder, text_encoder_of
 from multibit.features.recipe import Recipe
 from multibit.hashing.model import HashModel
-from multibit.progress import showing
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install multibit[clip]")
 import torch  # noqa: E402
@@ -634,40 +632,6 @@ def test_the_full_pipeline_runs_on_a_model_folder(models, tmp_path, monkeypatch)
 
 
 # Ray
-
-ON_RAY = """
-import sys
-from multibit.cli import main
-from multibit.features import extract
-from multibit.progress import showing
-
-extract.SHARD = 4
-with showing():
-    main()
-"""
-
-
-@pytest.mark.slow
-def test_ray_makes_the_same_shards_byte_for_byte(models, tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
-    rows = ["id,image,text,labels", *(f"{row},{row}.png,text {row},x" for row in range(10))]
-    (tmp_path / "items.csv").write_text("\n".join(rows))
-    for row, image in enumerate(noise(*[(40, 30 + row) for row in range(9)])):  # the tenth is missing
-        image.save(tmp_path / f"{row}.png")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(extract, "SHARD", 4)
-    command = ["features", "items.csv", "--image-encoder", str(models["clip"]), "--text-encoder", str(models["clip"])]
-    with showing():
-        here = cli(*command, "--engine", "local", "--out", "local")
-    assert here.code == 0 and "Wrote local: 9 items, 1 skipped" in here.out and "10/10" in here.err
-    on_ray = [sys.executable, "-c", ON_RAY, *command, "--engine", "ray", "--out", "ray"]
-    result = subprocess.run(on_ray, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert "Wrote ray: 9 items, 1 skipped" in result.stdout and "10/10" in result.stderr
-    local, ray = (
-        {path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("local", "ray")
-    )
-    assert local == ray and len(local) == 5
 
 
 def test_the_missing_ray_is_named_with_its_extra(image_encoder, text_encoder, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -331,19 +330,6 @@ def test_a_prompt_keeps_the_tokens_of_its_encoder():
     wanted, whole = plain.encode_tokens(["ba", "bbc"])
     assert np.array_equal(vectors, wanted) and equal(tokens, whole)
     assert prompted.token_shape == WORDS and Prompted(Ears(token_shape=None), "{}").token_shape is None
-
-
-@pytest.mark.slow
-def test_tokens_made_on_ray_are_those_made_here(data, tmp_path):
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install multibit[ray]")
-    ray.init(num_cpus=2, log_to_driver=False)
-    try:
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
-        extracted(data, tmp_path / "ray", engine="ray")
-    finally:
-        ray.shutdown()
-    extracted(data, tmp_path / "local")
-    assert content(tmp_path / "ray") == content(tmp_path / "local")
 
 
 # Stores

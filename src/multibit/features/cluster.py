@@ -41,7 +41,7 @@ def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started = not ray.is_initialized()
     if started:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     try:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         available = resources.get("GPU" if gpu else "CPU", 1)

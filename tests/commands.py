@@ -73,7 +73,7 @@ def cli(*arguments):
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["multibit", *_last_settings(list(map(str, arguments)))]),
-        mock.patch("multibit.hashing.train._train_ahead"),
+        mock.patch("multibit.hashing.train.train_in_processes"),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -12,7 +12,7 @@ from conftest import plant
 from multibit import Pairs, train
 from multibit.codes.layout import Layout
 from multibit.errors import ConfigError, DataError
-from multibit.hashing import train as training
+from multibit.hashing import processes
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.linear_hash import LinearHash
 from multibit.hashing.train import state_files
@@ -73,7 +73,9 @@ def test_models_that_are_trained_side_by_side_are_the_same(pairs, tmp_path):
 
 @pytest.mark.slow
 def test_an_error_of_a_training_in_another_process_is_raised_here(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "get_context", lambda _: multiprocessing.get_context("fork"))  # imports nothing again
+    monkeypatch.setattr(
+        processes, "get_context", lambda _: multiprocessing.get_context("fork")
+    )  # imports nothing again
     with pytest.raises(ConfigError) as caught:
         train(pairs, pairs, method="dpbe", state_file=tmp_path / "state.pt", workers=2, learning_rate=1e30, **SMALL)
     assert caught.value.option == "learning_rate"

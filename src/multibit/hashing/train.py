@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +27,9 @@ from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import TrainingState, fit
 from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
+from multibit.hashing.processes import train_in_processes
 from multibit.hashing.threads import on_threads
-from multibit.progress import showing, track
+from multibit.progress import showing
 from multibit.relation import RelationTeacher
 
 MAX_THREADS = 1024
@@ -208,9 +203,10 @@ def _train_lengths(
         if ahead and state_file is None:
             state_file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "state.pt"
         files = [None if state_file is None else _of_length(state_file, bits) for bits in settings.lengths]
+        tasks = list(zip(each, files, strict=True))
         if ahead:
-            _train_ahead([(work, *task) for task in zip(each, files, strict=True)], workers)
-        results = [work(*task) for task in zip(each, files, strict=True)]
+            train_in_processes(work, tasks, workers)
+        results = [work(*task) for task in tasks]
     states = {bits: result.state for bits, result in zip(settings.lengths, results, strict=True)}
     state = TrainingState(
         results[-1].state.epoch,
@@ -222,46 +218,6 @@ def _train_lengths(
     )
     model = PerLength.join([result.model for result in results])
     return replace(results[-1], model=model, config=settings, state=state)
-
-
-def _train_ahead(tasks: Sequence[tuple[Any, ...]], workers: int) -> None:
-    """Train in processes of their own, several at a time, up to the states of the last epochs.
-
-    A training that fails or is killed here is resumed by the caller, where its error is raised.
-
-    Args:
-        tasks: each a function with its settings and state file. workers: largest number of processes.
-    """
-    context, waiting, running = get_context("spawn"), list(tasks), list[BaseProcess]()
-    with track("Training, a model for each length", len(tasks), "models") as advance:
-        try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    task = torch.get_num_threads(), *waiting.pop(0)
-                    running.append(context.Process(target=_in_a_process, args=task, daemon=True))
-                    running[-1].start()
-                wait([process.sentinel for process in running])
-                alive = [process for process in running if process.is_alive()]
-                advance(len(running) - len(alive))
-                running = alive
-        finally:
-            for process in running:
-                process.terminate()
-                process.join()
-
-
-def _in_a_process(threads: int, work: Callable[..., Training], settings: Settings, state_file: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(Exception), on_threads(threads):
-        work(settings, state_file)
-
-
-def _end_with_parent() -> None:
-    """End this process when the first one is killed: it would go on to write into a folder that is not locked."""
-    if (first := parent_process()) is not None:
-        first.join()
-        os._exit(1)
 
 
 def _of_length(path: Path, bits: int) -> Path:

@@ -15,7 +15,7 @@ import scipy.io
 from numpy.typing import NDArray
 
 from multibit.codes import CodedItems, Codes
-from multibit.errors import DataError, MissingExtraError, first_line
+from multibit.errors import DataError, MissingExtraError
 from multibit.files import building
 from multibit.paths import replacing, require_suffix
 from multibit.search.batches import CODE, FACTS, ID, read_facts, unpacked
@@ -25,6 +25,7 @@ from multibit.search.metadata import Kinds, Metadata, plain_nulls
 from multibit.search.parquet import read_table
 from multibit.search.segments import Segment
 
+ROWS = 100_000  # of a row group, and of a block
 SEVERAL = "Keep codes with several views in multibit's own files: `Codes.save`, `Index.save`."
 
 
@@ -81,41 +82,6 @@ def _write_faiss(faiss: Any, path: Path, packed: NDArray[np.uint8]) -> None:
     index.ntotal = len(packed)
     with path.open("wb") as file:  # its own writer only prints that a disk is full when it closes the file
         faiss.write_index_binary(index, faiss.PyCallbackIOWriter(file.write))
-
-
-def import_codes(path: Path | str, bits: int | None = None) -> Codes:
-    """Read a file that `export_codes` or another tool wrote.
-
-    Args:
-        path: `.npy` with (N, bytes) uint8, or a faiss binary flat index. bits: code length; all bits when None.
-
-    Raises:
-        DataError: another extension, unreadable, or other content. MissingExtraError: faiss is not installed.
-    """
-    source = Path(path)
-    if not source.is_file():
-        raise DataError("no such file.", file=source)
-    if source.suffix == ".npy":
-        try:
-            packed = np.load(source, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"cannot be read as .npy ({error}).", file=source) from None
-    elif source.suffix == ".faiss":
-        faiss = _faiss()
-        try:
-            index = faiss.read_index_binary(str(source))
-            packed = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.code_size)
-        except (RuntimeError, AttributeError, MemoryError) as error:
-            raise DataError(f"not a faiss binary flat index ({first_line(error)}).", file=source) from None
-    else:
-        raise DataError(f"must end in .npy or .faiss, got {source.suffix!r}.", file=source)
-    try:
-        return Codes.from_bytes(packed, bits)
-    except DataError as error:
-        raise error.within(source) from None
-
-
-ROWS = 100_000  # of a row group
 
 
 def export_index(index: Index, path: Path | str, bits: int | None = None) -> None:

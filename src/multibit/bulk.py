@@ -15,12 +15,9 @@ from multibit.codes import Codes
 from multibit.data.objects import fetch, joined, listed, put
 from multibit.data.parts import Parts
 from multibit.errors import DataError, FormatError, MismatchError
-from multibit.features import Recipe
-from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.parts import features_of_part, work_on_parts
 from multibit.hashing.encode import encode_store
 from multibit.indices import index_names
-from multibit.pipeline import located_encoder
 from multibit.progress import track
 from multibit.search.batches import ID, unpacked
 from multibit.search.building import create_index
@@ -53,9 +50,7 @@ def code_parts(run: Run, parts: Parts, out: str, *, engine: str = "local", worke
         MismatchError: another result is there, or an installed encoder differs from that of the features.
         DataError: as `Parts.fetch`, or a part without a readable image.
     """
-    image, text = (located_encoder(run, recipe) for recipe in (run.recipe.image, run.recipe.text))
-    encoders = image_encoder_of(image, folder=run.folder), text_encoder_of(text, folder=run.folder)
-    run.recipe.require(Recipe(encoders[0].recipe, encoders[1].recipe), "the installed encoders")
+    encoders = run.image_encoder(), run.text_encoder()
     names = {f"{name} code": place for name, place in index_names(run).items()}
     make = partial(_code_part, run.model, run.record.model, names, parts, encoders, out)
     what = {"codes of model": run.record.model}

@@ -28,7 +28,7 @@ from multibit.features.leaks import crossing_duplicates, look_alikes
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
-from multibit.pipeline import located_encoder, require_own_features
+from multibit.pipeline import require_own_features
 from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, read_history, require_same_split
@@ -181,7 +181,7 @@ def assess_run(
     run = measured.run
     if isinstance(anchor, MeasuredRun):
         require_same_split(anchor.run, run)
-    recipe, labelled = located_encoder(run, run.recipe.text), measured.rankings[0].labelled
+    recipe, labelled = run.encoder_recipe("text"), measured.rankings[0].labelled
     graded, notes = references or references_of(
         recipe, run.label_names, measured.database, run.folder, download=download
     )

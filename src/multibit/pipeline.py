@@ -18,8 +18,7 @@ from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.huggingface import write_huggingface
 from multibit.errors import DataError, MismatchError, MissingExtraError
-from multibit.features import EncoderRecipe, FeatureStore
-from multibit.features.load import located_recipe
+from multibit.features import FeatureStore
 from multibit.hashing.encode import encode_store
 from multibit.paths import replacing, require_suffix
 from multibit.portable.model import PortableRun, is_portable
@@ -79,11 +78,6 @@ def whole_run(run: AnyRun) -> Run:
     from multibit.runs import Run  # slow to import
 
     return Run.load(run.folder)
-
-
-def located_encoder(run: Run, recipe: EncoderRecipe) -> EncoderRecipe:
-    """The recipe, with the place of a model folder that only the features know: a run keeps its name."""
-    return located_recipe(recipe, run.folder, run.features)
 
 
 def _require_torch(need: str) -> None:

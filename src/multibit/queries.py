@@ -14,12 +14,8 @@ from numpy.typing import NDArray
 from multibit.codes import Codes, Modality
 from multibit.data.images import open_image
 from multibit.errors import DataError, MismatchError, QueryNote
-from multibit.features import Recipe
-from multibit.features.base import ImageEncoder, TextEncoder, unread
-from multibit.features.load import image_encoder_of, text_encoder_of
+from multibit.features.base import TextEncoder, unread
 from multibit.hashing.encode import part_at
-from multibit.pipeline import located_encoder
-from multibit.portable.model import PortableRun
 from multibit.search import Index
 from multibit.search.batches import BLOCK, Queries, QueryFile
 from multibit.texts import is_blank
@@ -45,7 +41,7 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
     """
     if is_blank(text):
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
-    encoder = text_encoder(run, download=download)
+    encoder = run.text_encoder(download=download)
     _note_unread(encoder, text)
     return _code(run, encoder, [text], "text", bits)
 
@@ -59,7 +55,7 @@ def encode_texts(run: AnyRun, texts: Sequence[str]) -> NDArray[np.float32]:
     Raises:
         DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = text_encoder(run)
+    encoder = run.text_encoder()
     size = encoder.batch_size
     blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
     return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])
@@ -99,7 +95,7 @@ def encode_image(
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
     """
-    encoder = image_encoder(run, download=download)
+    encoder = run.image_encoder(download=download)
     return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 
 
@@ -140,8 +136,7 @@ def _reader_of_queries(
         if stored is None:
             raise DataError("holds ids, so an index that has these items is needed.", file=queries.path)
         return functools.partial(_stored_codes, queries, stored())
-    encoder_of = text_encoder if queries.given == "text" else image_encoder
-    encoder: Any = encoder_of(run, download=download)
+    encoder: Any = (run.text_encoder if queries.given == "text" else run.image_encoder)(download=download)
     return functools.partial(_encoded, run, queries, encoder, bits)
 
 
@@ -179,26 +174,11 @@ def _encoded(run: AnyRun, queries: QueryFile, encoder: Any, bits: int | None, va
     return Codes.concatenate(parts)
 
 
-def text_encoder(run: AnyRun, *, download: bool = False) -> TextEncoder:
-    """The text encoder of a run's features.
-
-    Raises:
-        DataError: ready-made features. MismatchError: the installed encoder differs from that of the features.
-    """
-    if isinstance(run, PortableRun):
-        return run.model.text_encoder
-    encoder = text_encoder_of(located_encoder(run, run.recipe.text), folder=run.folder, download=download)
-    run.recipe.require(Recipe(run.recipe.image, encoder.recipe), "the installed encoders")
-    return encoder
-
-
-def image_encoder(run: AnyRun, *, download: bool = False) -> ImageEncoder:
-    """The image encoder of a run's features. Raises as `text_encoder`."""
-    if isinstance(run, PortableRun):
-        return run.model.image_encoder
-    encoder = image_encoder_of(located_encoder(run, run.recipe.image), folder=run.folder, download=download)
-    run.recipe.require(Recipe(encoder.recipe, run.recipe.text), "the installed encoders")
-    return encoder
+def relaxed_codes(model: Any, encoder: Any, inputs: Sequence[Any], modality: Modality) -> NDArray[np.float32]:
+    """What an encoder takes, n texts or prepared images -> relaxed codes (n, stored bits) of a model."""
+    vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
+    relaxed: NDArray[np.float32] = model.encode(vectors, modality, tokens)
+    return relaxed
 
 
 def _code(
@@ -206,5 +186,4 @@ def _code(
 ) -> NDArray[np.float32]:
     """The relaxed codes of Q queries at a length: (Q, B), or (Q, V, B) where an item has V codes."""
     model = run.model.serving(run.model.bits if bits is None else bits)
-    vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
-    return part_at(model, model.encode(vectors, modality, tokens), bits)
+    return part_at(model, relaxed_codes(model, encoder, inputs, modality), bits)

@@ -13,11 +13,14 @@ from typing import Any
 import msgspec
 
 from multibit import hub
+from multibit.codes.items import Modality
 from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
-from multibit.features import FeatureStore, Recipe
+from multibit.features import EncoderRecipe, FeatureStore, Recipe
+from multibit.features.base import ImageEncoder, TextEncoder
+from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
 from multibit.files import typed
 from multibit.folders import only_writer
 from multibit.hashing.code_model import CodeModel
@@ -95,6 +98,31 @@ class Run:
     def label_names(self) -> tuple[str, ...]:
         """Names of the label columns."""
         return tuple(self.record.label_names)
+
+    def encoder_recipe(self, modality: Modality) -> EncoderRecipe:
+        """How the features of a modality were made, with the place of a model folder, which only the features know."""
+        recipe: EncoderRecipe = getattr(self.recipe, modality)
+        return located_recipe(recipe, self.folder, self.features)
+
+    def text_encoder(self, *, download: bool = False) -> TextEncoder:
+        """The text encoder of the features.
+
+        Args:
+            download: whether the hub may be asked for one that is not on this disk; the user's token is not sent.
+
+        Raises:
+            DataError: ready-made features. MismatchError: the installed encoder differs from that of the features.
+            ConfigError, MissingExtraError: it cannot be loaded.
+        """
+        encoder = text_encoder_of(self.encoder_recipe("text"), folder=self.folder, download=download)
+        self.recipe.require_encoder("text", encoder.recipe)
+        return encoder
+
+    def image_encoder(self, *, download: bool = False) -> ImageEncoder:
+        """The image encoder of the features. `download` and errors as of `text_encoder`."""
+        encoder = image_encoder_of(self.encoder_recipe("image"), folder=self.folder, download=download)
+        self.recipe.require_encoder("image", encoder.recipe)
+        return encoder
 
     @classmethod
     def create(

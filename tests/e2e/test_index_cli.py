@@ -64,8 +64,8 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, monkeypatch):
-    monkeypatch.setattr("multibit.queries.text_encoder_of", lambda _, **__: Known("text"))
-    monkeypatch.setattr("multibit.queries.image_encoder_of", lambda _, **__: Known("image"))
+    monkeypatch.setattr("multibit.runs.text_encoder_of", lambda _, **__: Known("text"))
+    monkeypatch.setattr("multibit.runs.image_encoder_of", lambda _, **__: Known("image"))
     return trained
 
 
@@ -637,7 +637,7 @@ def test_by_default_the_near_duplicates_of_a_run_are_written_into_it(run, tmp_pa
 def test_a_download_has_to_be_allowed_for_a_file_of_texts_too(run, index, tmp_path, monkeypatch, allowed):
     asked = []
     monkeypatch.setattr(
-        "multibit.queries.text_encoder_of", lambda _, **given: asked.append(given["download"]) or Known("text")
+        "multibit.runs.text_encoder_of", lambda _, **given: asked.append(given["download"]) or Known("text")
     )
     pyarrow.parquet.write_table(pyarrow.table({"text": ["item 3"]}), tmp_path / "q.parquet")
     options = ["--queries", tmp_path / "q.parquet", "--out", tmp_path / "hits.parquet", "--index", index]

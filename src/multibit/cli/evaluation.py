@@ -137,7 +137,7 @@ def _evaluate_run(ctx: typer.Context, path: Path, asked: _Asked) -> None:
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
     from multibit.measurement import assess_run, measure, references_of
-    from multibit.pipeline import located_encoder, open_features, require_one_view
+    from multibit.pipeline import open_features, require_one_view
     from multibit.report.examples import example_searches
     from multibit.report.field import LAST, field_record, write_field_files
     from multibit.runs import Run, require_comparable
@@ -160,7 +160,7 @@ def _evaluate_run(ctx: typer.Context, path: Path, asked: _Asked) -> None:
         count = len(write_field_files(field_record(first, store), asked.save_dir))
         echo(f"Wrote {asked.save_dir}: {counted(count, 'file', 'files')} in the field's formats")
     if asked.report is not None:
-        encoder = located_encoder(run, run.recipe.text)
+        encoder = run.encoder_recipe("text")
         references = references_of(encoder, run.label_names, first.database, run.folder, download=asked.download)
         assessed = [
             assess_run(each, store, None if each is first else first, references=references) for each in measured
@@ -182,7 +182,7 @@ def _evaluate_codes(
         measure_codes,
         require_same_items,
     )
-    from multibit.pipeline import located_encoder, open_features
+    from multibit.pipeline import open_features
     from multibit.runs import Run
     from multibit.search.code_files import CodeSets
 
@@ -205,7 +205,7 @@ def _evaluate_codes(
         known = assess_codes(
             first,
             runs[0].label_names if runs and sets.labelled else label_names,
-            located_encoder(runs[0], runs[0].recipe.text) if runs else None,
+            runs[0].encoder_recipe("text") if runs else None,
             runs[0].folder if runs else None,
             download=asked.download,
         )

@@ -186,6 +186,11 @@ class Prompted:
         return [self._prompt.replace("{}", text) for text in texts]
 
 
+def prompted(encoder: TextEncoder, prompt: str) -> TextEncoder:
+    """An encoder that reads each text inside a prompt; the encoder itself for the prompt `{}`. Raises as `Prompted`."""
+    return encoder if prompt == "{}" else Prompted(encoder, prompt)
+
+
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """Arguments of every `from_pretrained`: nothing is downloaded, and code that lies in a model's folder is never run."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multibit.codes.items import Modality
 from multibit.errors import ConfigError, DataError, MultibitError, require_known
-from multibit.features.base import ImageEncoder, Prompted, TextEncoder
+from multibit.features.base import ImageEncoder, TextEncoder, prompted
 from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import ABOUT, PortableImages, PortableTexts, cached_folder
@@ -73,7 +73,7 @@ def load_text_encoder(
     encoder: TextEncoder = _load(name, "text", device, dtype, runtime)
     if batch_size:
         encoder.batch_size = batch_size
-    return encoder if prompt == "{}" else Prompted(encoder, prompt)
+    return prompted(encoder, prompt)
 
 
 def image_encoder_of(
@@ -113,9 +113,8 @@ def text_encoder_of(
     Raises:
         DataError: the features are ready-made. ConfigError, MissingExtraError: as `load_text_encoder`.
     """
-    source, hub = source_of(recipe, folder), _hub(download)
-    encoder: TextEncoder = _load(source, "text", "cpu", recipe.dtype, runtime, hub)
-    return encoder if recipe.prompt == "{}" else Prompted(encoder, recipe.prompt)
+    encoder: TextEncoder = _load(source_of(recipe, folder), "text", "cpu", recipe.dtype, runtime, _hub(download))
+    return prompted(encoder, recipe.prompt)
 
 
 def _hub(download: bool) -> Hub:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -95,3 +95,14 @@ class Recipe:
                 field=f"{modality} features",
                 hint="Encode the items with the model's encoders.",
             )
+
+    def require_encoder(self, modality: str, found: EncoderRecipe, whose: str = "the installed encoders") -> None:
+        """Refuse an encoder that is not the one of a modality.
+
+        Args:
+            modality: "image" or "text". found: recipe of the encoder. whose: as for `require`.
+
+        Raises:
+            MismatchError: the recipes differ; names the first difference.
+        """
+        self.require(replace(self, **{modality: found}), whose)

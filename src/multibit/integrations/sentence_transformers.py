@@ -22,7 +22,6 @@ from multibit.features.packaged import AllMiniLM
 from multibit.features.recipe import EncoderRecipe
 from multibit.hashing.layers import Columns, UnitRows
 from multibit.paths import replacing, require_new
-from multibit.pipeline import located_encoder
 from multibit.runs import Run
 
 OLD_NAMES = "sentence_transformers.models"
@@ -153,7 +152,7 @@ def _encoder_modules(library: Any, run: Run, modality: Modality, recipe: Encoder
         transformer = library.Transformer(str(encoder.folder), max_seq_length=recipe.text_limit)
         return [transformer, library.Pooling(recipe.dimension, pooling_mode="mean")]
     load = image_encoder_of if modality == "image" else text_encoder_of
-    joint = load(replace(located_encoder(run, recipe), prompt="{}"), folder=run.folder)
+    joint = load(replace(run.encoder_recipe(modality), prompt="{}"), folder=run.folder)
     if not isinstance(joint, JointImages | JointTexts):
         raise ConfigError(
             f"the {modality} encoder {recipe.name!r} is not one of sentence-transformers, which would need code from "
@@ -179,8 +178,7 @@ def _require_same(run: Run, modality: Modality, found: EncoderRecipe) -> None:
     Raises:
         MismatchError: names the difference.
     """
-    given = replace(found, prompt=getattr(run.recipe, modality).prompt)
-    run.recipe.require(replace(run.recipe, **{modality: given}), "the installed encoders")
+    run.recipe.require_encoder(modality, replace(found, prompt=getattr(run.recipe, modality).prompt))
 
 
 def _prefix(prompt: str) -> str:

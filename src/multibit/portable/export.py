@@ -13,7 +13,7 @@ import msgspec
 from multibit.codes.items import MODALITIES
 from multibit.errors import ConfigError
 from multibit.features.export import cached_encoder, export_encoder
-from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
+from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe
@@ -134,7 +134,7 @@ def _write_encoders(run: Run, folder: Path, download: bool) -> None:
             shutil.copytree(cached_encoder(getattr(recipe, modality).name, modality), folder / modality)
         found = Recipe(PortableImages(folder / "image").recipe, PortableTexts(folder / "text").recipe)
     else:
-        image, text = (located_recipe(each, run.folder, run.features) for each in (recipe.image, recipe.text))
+        image, text = run.encoder_recipe("image"), run.encoder_recipe("text")
         unprompted = replace(text, prompt="{}")  # the network reads what the prompt has made
         sides = (
             image_encoder_of(image, folder=run.folder, download=download, runtime="torch"),

@@ -22,7 +22,7 @@ from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError, MissingExtraError, require_known
-from multibit.features.base import Prompted
+from multibit.features.base import prompted
 from multibit.features.portable import PortableImages, PortableTexts, cached_folder, read_about
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import Network
@@ -197,17 +197,15 @@ class PortableModel:
     @cached_property
     def text_encoder(self) -> TextEncoder:
         """The encoder of texts, with the prompt of the training."""
-        encoder: TextEncoder = PortableTexts(self._encoder_folder("text"), many=self.many)
-        if self.recipe.text.prompt != "{}":
-            encoder = Prompted(encoder, self.recipe.text.prompt)
-        self.recipe.require(Recipe(self.recipe.image, encoder.recipe), "the encoders of this folder")
+        encoder = prompted(PortableTexts(self._encoder_folder("text"), many=self.many), self.recipe.text.prompt)
+        self.recipe.require_encoder("text", encoder.recipe, "the encoders of this folder")
         return encoder
 
     @cached_property
     def image_encoder(self) -> ImageEncoder:
         """The encoder of images."""
         encoder = PortableImages(self._encoder_folder("image"), many=self.many)
-        self.recipe.require(Recipe(encoder.recipe, self.recipe.text), "the encoders of this folder")
+        self.recipe.require_encoder("image", encoder.recipe, "the encoders of this folder")
         return encoder
 
     @property
@@ -312,6 +310,14 @@ class PortableRun:
     def label_names(self) -> tuple[str, ...]:
         """Names of the label columns."""
         return tuple(self.record.label_names)
+
+    def text_encoder(self, *, download: bool = False) -> TextEncoder:
+        """See `Run.text_encoder`; it is in the folder or the cache, so nothing is downloaded."""
+        return self.model.text_encoder
+
+    def image_encoder(self, *, download: bool = False) -> ImageEncoder:
+        """See `Run.image_encoder`; it is in the folder or the cache, so nothing is downloaded."""
+        return self.model.image_encoder
 
     @cached_property
     def teacher(self) -> RelationTeacher | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.codes import MODALITIES, Modality
 from multibit.data.images import UPLOADED, decode_image
 from multibit.errors import DataError, MismatchError, MultibitError
-from multibit.queries import image_encoder, text_encoder
+from multibit.queries import relaxed_codes
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
@@ -57,15 +57,11 @@ class QueryEncoder:
             places = [place for place, query in enumerate(queries) if query[0] == modality]
             if places:
                 self.require(modality)
-                values = self._values(modality, [queries[place][1] for place in places])
+                inputs = [queries[place][1] for place in places]
+                values = relaxed_codes(self.run.model, self.encoders[modality], inputs, modality)
                 for place, row in zip(places, values, strict=True):
                     out[place] = row
         return out
-
-    def _values(self, modality: Modality, inputs: list[Any]) -> NDArray[np.float32]:
-        encoder, model = self.encoders[modality], self.run.model
-        vectors, tokens = encoder.encode_tokens(inputs) if model.reads_tokens else (encoder.encode(inputs), None)
-        return model.encode(vectors, modality, tokens)
 
 
 def load_query_encoder(run: AnyRun) -> QueryEncoder:
@@ -78,7 +74,7 @@ def load_query_encoder(run: AnyRun) -> QueryEncoder:
     missing: dict[Modality, MultibitError] = {}
     for modality in MODALITIES:
         try:
-            encoders[modality] = image_encoder(run) if modality == "image" else text_encoder(run)
+            encoders[modality] = run.image_encoder() if modality == "image" else run.text_encoder()
         except MismatchError:
             raise
         except MultibitError as error:

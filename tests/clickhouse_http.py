@@ -75,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
     """A request: `query` in the URL, in a form, or the body itself, with or without data after it."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or every body waits 40 ms for the acknowledgement of its headers
     engine: Engine
     password: str
 

@@ -40,12 +40,15 @@ def clickhouse():
     server.remove()
 
 
-@pytest.fixture(params=["postgresql", "clickhouse", "chdb"])
+@pytest.fixture(params=["postgresql", "clickhouse"])
 def url(request):
     table = request.node.name.translate(str.maketrans("[]-", "___"))[-30:]
     if request.param == "chdb":
         return f"{request.getfixturevalue('chdb')}?table={table}"
     return request.getfixturevalue("server" if request.param == "postgresql" else "clickhouse").url(table=table)
+
+
+with_chdb = pytest.mark.parametrize("url", ["postgresql", "clickhouse", "chdb"], indirect=True)
 
 
 def codes_of(items, seed=0, bits=20):
@@ -214,6 +217,7 @@ def test_reading_makes_no_folder(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+@with_chdb
 def test_a_missing_index(url):
     with pytest.raises(DataError):
         open_remote(url)
@@ -276,7 +280,7 @@ class StopError(Exception):
 
 @pytest.mark.parametrize("when", ["put", "described", "settled"])
 def test_a_load_that_is_killed_is_resumed(url, when, monkeypatch):
-    monkeypatch.setattr(loading, "BLOCK", 7)
+    monkeypatch.setattr(loading, "BLOCK", 14)
     local = indexed()
     store_of, writes = loading.open_store, []
 
@@ -288,7 +292,7 @@ def test_a_load_that_is_killed_is_resumed(url, when, monkeypatch):
         def once(*given):
             writes.append(given)
             work(*given)
-            if len(writes) == (1 if when == "settled" else 4):
+            if len(writes) == (1 if when == "settled" else 2):
                 raise StopError
 
         monkeypatch.setattr(store, name, once)
@@ -305,9 +309,10 @@ def test_a_load_that_is_killed_is_resumed(url, when, monkeypatch):
     assert resumed.page(0, ITEMS) == local.page(0, ITEMS)
     changes = resumed.facts.changes
     assert load(local, url).facts.changes == changes  # complete, so it is not repeated
-    assert changes <= -(-ITEMS // 7) + 1
+    assert changes <= -(-ITEMS // 14) + 1
 
 
+@with_chdb
 def test_another_source_replaces_the_index(url):
     load(indexed(), url)
     other = indexed(seed=1, items=9)

@@ -97,6 +97,16 @@ def index_parts(run: AnyRun, source: str, folder: Path, *, engine: str = "exact"
 
     Raises:
         DataError: no files, or an id in two of them. MismatchError: codes of another model. FormatError: corrupt.
+
+    Example:
+        >>> from multibit import write_dataset
+        >>> base = f"file://{Path.cwd()}"
+        >>> manifest = write_dataset(data, "items.jsonl")
+        >>> parts = Parts.of(f"{base}/items.jsonl", Path("local"))
+        >>> code_parts(run, parts, f"{base}/codes")
+        24
+        >>> index_parts(run, f"{base}/codes", Path("index"))
+        {'image': 24, 'text': 24}
     """
     sizes = {}
     for name, (modality, _) in index_names(run).items():

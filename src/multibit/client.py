@@ -44,6 +44,11 @@ class ServerError(MultibitError):
 
     Attributes:
         status: HTTP status; 0 where there was no answer. retry_after: seconds to wait, where the server says so.
+
+    Example:
+        >>> error = ServerError(503, "too many queries.", retry_after=1.0)
+        >>> error.status, error.retry_after
+        (503, 1.0)
     """
 
     def __init__(self, status: int, problem: str, *, field: str = "", retry_after: float | None = None) -> None:

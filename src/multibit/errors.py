@@ -115,11 +115,27 @@ def _restored(kind: type[MultibitError], args: tuple[str, ...], fields: dict[str
 
 
 class DataError(MultibitError, ValueError):
-    """The given data are wrong: a shape, a value, a missing column, an unreadable file."""
+    """The given data are wrong: a shape, a value, a missing column, an unreadable file.
+
+    Example:
+        >>> from multibit import Codes
+        >>> Codes.from_bits([[0, 1]]).prefix(3)
+        Traceback (most recent call last):
+            ...
+        multibit.errors.DataError: bits: must be a whole number from 1 to 2, got 3.
+    """
 
 
 class ConfigError(MultibitError, ValueError):
-    """A setting or argument is unknown, out of range, or contradicts another one."""
+    """A setting or argument is unknown, out of range, or contradicts another one.
+
+    Example:
+        >>> from multibit import Config
+        >>> Config(epochs=0)
+        Traceback (most recent call last):
+            ...
+        multibit.errors.ConfigError: epochs: must be at least 1, got 0.
+    """
 
 
 def require_known(what: str, name: str, known: Collection[str], *, option: str = "") -> None:
@@ -169,11 +185,27 @@ def first_line(error: Exception) -> str:
 
 
 class FormatError(MultibitError):
-    """A multibit file is corrupt or truncated, newer than this version, or of another kind."""
+    """A multibit file is corrupt or truncated, newer than this version, or of another kind.
+
+    Example:
+        >>> from multibit import Index
+        >>> Index.open("missing.mbx")
+        Traceback (most recent call last):
+            ...
+        multibit.errors.FormatError: missing.mbx: no such file; expected a multibit index.
+    """
 
 
 class MismatchError(MultibitError):
-    """Two things that do not belong together: features of another encoder, codes of another model."""
+    """Two things that do not belong together: features of another encoder, codes of another model.
+
+    Example:
+        >>> from multibit import Codes, Index
+        >>> Index(model="0f3a").search(Codes.from_bits([[0, 1]]), model="77c1")
+        Traceback (most recent call last):
+            ...
+        multibit.errors.MismatchError: the index holds codes of model 0f3a, not of model 77c1. ...
+    """
 
 
 class BusyError(MultibitError):

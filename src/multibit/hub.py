@@ -39,6 +39,10 @@ def pull(
         ConfigError: an empty name, or a revision of a folder. DataError: no such folder; or no such repository or
             revision, or no connection. FormatError: the folder has pickled files. MissingExtraError: huggingface_hub
             is not installed.
+
+    Example:
+        >>> pull(run.folder) == run.folder
+        True
     """
     if not str(id_or_path).strip():
         raise ConfigError("is empty.", option="id_or_path", hint="Name a folder, or user/name on the Hub.")

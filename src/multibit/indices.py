@@ -60,6 +60,10 @@ def build_indices(
         run: with the model. store: the items. rows: of the items to index, or a mask; all when None.
         engine: "exact" or another search engine.
         folder: where they will be saved, RUN/index when None: image paths are kept relative to it, see `located_hits`.
+
+    Example:
+        >>> build_indices(run, store, run.split.database)
+        {'image': Index(18 images, 8 bits, exact engine), 'text': Index(18 texts, 8 bits, exact engine)}
     """
     place = Path(folder or run.folder / INDEX)
     coded = encode_store(run.model, store, rows)

@@ -152,6 +152,12 @@ def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progre
 
     Raises:
         MismatchError: features of other data than the split.
+
+    Example:
+        >>> for evaluation in evaluate_run(run, store):
+        ...     print(evaluation.protocol, evaluation.queries, evaluation.database)
+        training items in the database 6 18
+        training items kept out of the database 6 7
     """
     with showing(progress):
         return list(measure(run, store, at=at).evaluations)

@@ -48,6 +48,10 @@ def open_run(folder: Path | str, *, many: bool = False) -> AnyRun:
     Raises:
         FormatError: as `Run.load` and `PortableModel.open`. MissingExtraError: there is no portable model, and torch is
             not installed.
+
+    Example:
+        >>> open_run(run.folder).lengths
+        (4, 8)
     """
     portable = PortableRun.find(folder, many=many)
     if portable is not None:
@@ -96,6 +100,10 @@ def open_features(run: AnyRun, features: Path | str | None = None) -> FeatureSto
 
     Raises:
         DataError: the path is not recorded, or does not exist. MismatchError: features of another recipe.
+
+    Example:
+        >>> open_features(run).fingerprint() == run.record.data
+        True
     """
     where = features or run.features
     if where is None:

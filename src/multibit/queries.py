@@ -38,6 +38,11 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
     Raises:
         DataError: an empty text, one of which the encoder knows nothing, or a run that was trained on ready-made
             features. MismatchError: the installed encoder differs from that of the features.
+
+    Example:
+        >>> code = encode_text(run, "a red flower")
+        >>> code.shape, len(index.search(Codes.binarize(code), k=3, bits=4).hits())
+        ((1, 8), 3)
     """
     if is_blank(text):
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
@@ -94,6 +99,10 @@ def encode_image(
 
     Raises:
         DataError: an unreadable image, or the run was trained on ready-made features. MismatchError: as `encode_text`.
+
+    Example:
+        >>> encode_image(run, data.images[0]).shape
+        (1, 8)
     """
     encoder = run.image_encoder(download=download)
     return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)

@@ -361,6 +361,10 @@ def read_history(run: Run) -> list[dict[str, float]]:
 
     Raises:
         FormatError: missing or corrupt.
+
+    Example:
+        >>> [row["epoch"] for row in read_history(run)]
+        [1.0, 2.0]
     """
     path = run.folder / "history.jsonl"
     try:

@@ -281,6 +281,11 @@ def write_table(table: Table, path: Path) -> list[Path]:
 
     Returns:
         The paths of the three files.
+
+    Example:
+        >>> table = Table("Floors", ("name", "mAP"), (("random", Number(7.65)),))
+        >>> [path.name for path in write_table(table, Path("floors"))]
+        ['floors.md', 'floors.csv', 'floors.tex']
     """
     written = []
     for ending, text in {"md": table.markdown() + "\n", "csv": table.csv(), "tex": table.latex() + "\n"}.items():

@@ -36,12 +36,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of some data, in order.
+    r"""The parts of some data, in order.
 
     Attributes:
         parts: of all objects. images: folder that image paths are relative to; that of each manifest when None.
         columns, separator: as for `read_manifest`. download: fetch images of other stores than that of their manifest,
             which is asked for without credentials.
+
+    Example:
+        >>> written = Path("items.csv").write_text("id,image,text\n1,a.png,a cat\n2,b.png,a dog\n")
+        >>> parts = Parts.of(f"file://{Path.cwd()}/items.csv", Path("local"))
+        >>> [part.stop - part.start for part in parts.parts]
+        [2]
     """
 
     parts: tuple[Part, ...]

@@ -99,7 +99,7 @@ def assess(
     real: tuple[RealBlock, Iterable[RealBlock]] | None = None,
     look_alikes: LookAlikes | None = None,
 ) -> Assessment:
-    """Complete the measurements of evaluated rankings.
+    """Complete the measurements of evaluated rankings; `multibit.measurement.assess_run` does it for a run.
 
     Args:
         rankings: one per protocol, the whole database first. evaluations: of the rankings. Relaxed values,

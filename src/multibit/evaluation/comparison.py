@@ -138,6 +138,13 @@ class Comparison:
         metric: the compared metric. names, evaluations: of the runs.
         differences: (name, direction, bits) -> the first run minus that run, query by query.
         overall: (name, bits) -> the same, of the mean of both directions.
+
+    Example:
+        >>> from multibit import evaluate_run
+        >>> evaluation = evaluate_run(run, store)[0]
+        >>> comparison = compare(evaluation, evaluation, names=["first", "again"])
+        >>> comparison.differences["again", "i2t", 8].mean
+        0.0
     """
 
     metric: Metric

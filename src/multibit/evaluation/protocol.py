@@ -70,6 +70,14 @@ class Evaluation:
         name: of the run, for tables. fingerprints: of "run", "data" and "split", as far as known.
 
     Evaluations are equal when all fields are; undefined values equal each other.
+
+    Example:
+        >>> from multibit import evaluate_run
+        >>> evaluation, unseen = evaluate_run(run, store)
+        >>> evaluation.lengths, evaluation.queries, unseen.database
+        ((4, 8), 6, 7)
+        >>> evaluation.of("mAP", "t2i", 8).shape, 0 < evaluation.mean("mAP", "t2i", 8) <= 1
+        ((6,), True)
     """
 
     protocol: str

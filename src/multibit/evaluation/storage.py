@@ -140,6 +140,12 @@ def load_evaluations(path: Path | str) -> list[Evaluation]:
 
     Raises:
         FormatError: a folder, or a file is missing, corrupt, newer, or the two do not belong together.
+
+    Example:
+        >>> from multibit import evaluate_run
+        >>> written = save_evaluations("evaluation.json", evaluate_run(run, store))
+        >>> [evaluation.protocol for evaluation in load_evaluations("evaluation.json")]
+        ['training items in the database', 'training items kept out of the database']
     """
     path = Path(path)
     if path.is_dir():

@@ -75,6 +75,10 @@ def extract_features(
             tokens against `tokens`. BusyError: another process is writing
             there. ConfigError: an unknown engine, or an encoder that gives no tokens. MissingExtraError, MultibitError:
             as `run_on_ray`.
+
+    Example:
+        >>> extract_features(data, image_encoder, text_encoder, "features")
+        FeatureStore(24 items, 3-d image, 5-d text)
     """
     require_known("engine", engine, ENGINES)
     if not any(dataset.images):
@@ -159,6 +163,12 @@ def replace_labels(folder: Path | str, dataset: PairedDataset) -> FeatureStore:
 
     Raises:
         MismatchError: the data set lacks an item of the store. BusyError: another process is writing there.
+
+    Example:
+        >>> from multibit import label_from_texts
+        >>> found = extract_features(data, image_encoder, text_encoder, "features")
+        >>> replace_labels("features", label_from_texts(data, ["title", "image", "a"])).dataset.label_names
+        ('a', 'image', 'title')
     """
     folder = Path(folder)
     with only_writer(folder, ("items-*", "store.json")):

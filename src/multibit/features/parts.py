@@ -183,6 +183,17 @@ def join_parts(out: str, folder: Path | str) -> FeatureStore:
 
     Raises:
         DataError: a part is missing, or an id is in two of them. FormatError: corrupt.
+
+    Example:
+        >>> from multibit import write_dataset
+        >>> from multibit.data.parts import Parts
+        >>> base = f"file://{Path.cwd()}"
+        >>> manifest = write_dataset(data, "items.jsonl")
+        >>> parts = Parts.of(f"{base}/items.jsonl", Path("local"))
+        >>> extract_parts(parts, image_encoder, text_encoder, f"{base}/features")
+        24
+        >>> join_parts(f"{base}/features", "joined")
+        FeatureStore(24 items, 3-d image, 5-d text)
     """
     folder = Path(folder)
     with tempfile.TemporaryDirectory() as temporary:

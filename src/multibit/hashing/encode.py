@@ -160,6 +160,10 @@ def encode_store(
     Raises:
         DataError: a value that is not finite, or features of another dimension. ConfigError: an unknown engine.
             MissingExtraError, MultibitError: as `run_on_ray`.
+
+    Example:
+        >>> encode_store(run.model, store, run.split.query)
+        CodedItems(6 items, 8 bits)
     """
     require_known("engine", engine, ENGINES)
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))

@@ -67,6 +67,12 @@ class QueryFile:
     Attributes:
         path: of the file. given: column of the queries. count: number of queries.
         facts: of the codes, where multibit wrote them: bits, views, model, modality.
+
+    Example:
+        >>> pyarrow.parquet.write_table(pyarrow.table({"id": [7, 9], "text": ["a cat", "a dog"]}), "queries.parquet")
+        >>> queries = QueryFile.open("queries.parquet")
+        >>> queries.given, queries.count
+        ('text', 2)
     """
 
     path: Path

@@ -16,6 +16,10 @@ class Hit:
         distance: number of differing bits; None for a relaxed query.
         bits: code length of the search. payload: metadata of the item, without null values.
         score: inner product with a relaxed query, larger is nearer; None for a binary query.
+
+    Example:
+        >>> Hit(rank=1, id="a", distance=3, bits=16, payload={"year": 2001}).payload["year"]
+        2001
     """
 
     rank: int

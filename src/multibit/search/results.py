@@ -27,6 +27,16 @@ class SearchResult:
     Attributes:
         bits: code length of the search. queries: (Q,) ids of the queries as an Arrow array; None where they have none.
         exact: False after an approximate search, which may miss some of the nearest items.
+
+    Example:
+        >>> from multibit import Codes, Index
+        >>> index = Index()
+        >>> index.add(["a", "b"], Codes.from_bits([[1, 1], [0, 1]]), [{"year": 2001}, {}])
+        >>> result = index.search(Codes.from_bits([[1, 1]]), k=2)
+        >>> result.ids, result.distances
+        ([['a', 'b']], array([[0, 1]], dtype=uint16))
+        >>> result.hits()[0]
+        Hit(rank=1, id='a', distance=0, bits=2, payload={'year': 2001}, score=None)
     """
 
     bits: int

@@ -167,6 +167,15 @@ def reshard(
     Raises:
         DataError: no such index or set, or a shard would have no item. BusyError: another process is writing there.
         MismatchError: shards of two sets, or of another model. ConfigError: a count out of range.
+
+    Example:
+        >>> from multibit.codes import Codes
+        >>> index, folder = Index(), Path("index")
+        >>> index.add(list("abcdef"), Codes.from_bits(np.eye(6)))
+        >>> index.save(folder / "image.mbx")
+        >>> shards = reshard(folder, ["image"], 2)
+        >>> sum(len(Index.open(Shard(number, 2).folder(folder) / "image.mbx")) for number in (1, 2))
+        6
     """
     if not 1 <= count <= MOST:
         raise ConfigError(f"must be 1 to {MOST:,}, got {count}.", option="reshard")

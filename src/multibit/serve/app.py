@@ -51,6 +51,12 @@ def create_app(
     Raises:
         ConfigError: the index is in a database, and changes are allowed or a shard is named. DataError: the run has no
             index, or not this shard. MismatchError: an index or an installed encoder of another model.
+
+    Example:
+        >>> from starlette.testclient import TestClient
+        >>> with TestClient(create_app(run), "http://localhost") as client:
+        ...     client.post("/v1/search", json={"text": "a red flower", "k": 2}).json()["bits"]
+        8
     """
     settings, metrics = settings or ServerSettings(), Metrics()
     if settings.writable and is_url(index):

@@ -18,6 +18,7 @@ OPTIONS = {
 }  # fmt: skip
 """Scheme -> options that we read. Servers get the others, and refuse unknown ones; chdb has no others."""
 TIMEOUT = 60.0
+SHORT = 4  # characters below which a password is likely to be a part of other words
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://.*", re.DOTALL)
 _TABLE = re.compile("[A-Za-z_][A-Za-z0-9_]{0,31}")
 _LENGTHS = re.compile("[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*")
@@ -64,9 +65,15 @@ class Address:
         return f"{self.scheme}://{host}{port}/{self.database.lstrip('/')}"
 
     def without_password(self, text: str) -> str:
-        """A message of a library, from which the password is removed."""
+        """A message of a library, from which the password is removed; a short one only where it is a word.
+
+        Example:
+            >>> Address("postgresql", "db", None, "photos", password="e").without_password("no entry for me:e@db")
+            'no entry for me:***@db'
+        """
         for secret in {self.password, quote(self.password, safe="")} - {""}:
-            text = text.replace(secret, "***")
+            word = re.escape(secret)
+            text = re.sub(rf"(?<!\w){word}(?!\w)" if len(secret) < SHORT else word, "***", text)
         return text
 
     def refused(self, reason: str, hint: str) -> ConfigError:

@@ -193,7 +193,7 @@ def test_the_mean_is_undefined_when_no_query_has_a_relevant_item(items):
     query = Codes.from_bits(np.zeros((2, 4)))
     with pytest.raises(DataError) as caught:
         mean_average_precision(query, codes, np.zeros((2, 5)), np.ones((items, 5)))
-    assert caught.value.field == "labels" and " 2 queries" in caught.value.problem
+    assert caught.value.field == "labels" and "2 queries" in caught.value.problem
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 59, 60, 61, 200])

@@ -406,7 +406,7 @@ def _describe_store(store: FeatureStore) -> None:
         echo(f"  tokens: {describe_tokens(store.token_shapes)}")
     if store.truncated:
         limit = store.recipe.text.text_limit
-        echo(f"  {store.truncated:,} of {len(store.text):,} texts were truncated to {limit} tokens")
+        echo(f"  truncated to {limit} tokens: {store.truncated:,} of {counted(len(store.text), 'text', 'texts')}")
     for name, reason in store.skipped:
         echo(f"  skipped {name}: {reason}")
 

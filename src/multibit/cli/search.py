@@ -390,7 +390,7 @@ def _draw(
     gone = [path for path in shown if path and not Path(path).is_file()]
     if gone:
         echo(
-            f"Note: {len(gone)} of {len(hits)} images are not where the index says, such as {gone[0]}; their "
+            f"Note: images that are not where the index says: {len(gone)} of {len(hits)}, such as {gone[0]}; their "
             "frames are empty. Run `multibit features` and `multibit index` again where the images are now.",
             err=True,
         )

@@ -134,7 +134,7 @@ def _require_images(dataset: PairedDataset) -> None:
     missing = [path for path in dataset.images if path is not None and not path.is_file()]
     if missing:
         raise DataError(
-            f"no such file; {len(missing):,} of {len(dataset):,} images are missing.",
+            f"no such file; missing images: {len(missing):,} of {len(dataset):,}.",
             file=missing[0],
             hint="Restore the images, or leave them out of the data set.",
         )

@@ -131,7 +131,7 @@ def label_from_texts(
         found, names = _by_vocabulary(dataset, vocabulary, plurals)
     if not any(found):
         raise DataError(
-            f"no text contains any of the {len(names)} labels.",
+            f"no text contains any of {counted(len(names), 'label', 'labels')}.",
             field="texts",
             hint="Use another `vocabulary`.",
         )

@@ -105,7 +105,8 @@ def _defined_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
         )
     values: FloatArray = (first - second)[~np.isnan(first - second)]
     if not len(values):
-        raise DataError(f"none of the {first.size} queries has a value in both runs.", field="values")
+        queries = counted(first.size, "query", "queries")
+        raise DataError(f"no query has a value in both runs ({queries}).", field="values")
     return values
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import FloatArray, IntArray, as_labels
 from multibit.codes import Codes
 from multibit.codes.distance import common_length, run, scan_of
-from multibit.errors import ConfigError, DataError, UndefinedQueryWarning
+from multibit.errors import ConfigError, DataError, UndefinedQueryWarning, counted
 from multibit.evaluation.rank_kernels import RankCounts, ranking_counts
 
 Ties = Literal["stable", "average", "best", "worst"]
@@ -244,15 +244,13 @@ def mean_defined(values: FloatArray) -> float:
         >>> mean_defined(np.array([0.25, 0.75]))
         0.5
     """
-    undefined = int(np.isnan(values).sum())
+    undefined, queries = int(np.isnan(values).sum()), counted(len(values), "query", "queries")
     if undefined == len(values):
-        raise DataError(
-            f"none of the {len(values)} queries has a relevant item in the database: the mean is undefined.",
-            field="labels",
-        )
+        problem = f"no query has a relevant item in the database ({queries}): the mean is undefined."
+        raise DataError(problem, field="labels")
     if undefined:
         warnings.warn(
-            f"{undefined} of {len(values)} queries have no relevant item in the database; left out of the mean.",
+            f"Left out of the mean: {undefined:,} of {queries} without a relevant item in the database.",
             UndefinedQueryWarning,
             stacklevel=3,
         )

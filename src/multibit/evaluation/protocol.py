@@ -13,7 +13,7 @@ from multibit.arrays import FloatArray, Labels, mean_of
 from multibit.codes import DIRECTIONS, CodedItems, Codes
 from multibit.codes.items import DIRECTION_NAMES, MODALITIES, Direction, Modality
 from multibit.data.dataset import LabelRows
-from multibit.errors import ConfigError, DataError, require_kind
+from multibit.errors import ConfigError, DataError, counted, require_kind
 from multibit.evaluation.metric import (
     COLLISION,
     INVERSION,
@@ -281,10 +281,8 @@ def evaluate_rankings(
         return Evaluation(protocol, rankings.lengths, *sizes, {}, {}, {}, name, known)
     labels = rankings.query.labels, rankings.database.labels
     if not (labels[0].any(axis=0) & labels[1].any(axis=0)).any():
-        raise DataError(
-            f"none of the {len(rankings.query)} queries has a relevant item in the database ({protocol}).",
-            field="labels",
-        )
+        queries = counted(len(rankings.query), "query", "queries")
+        raise DataError(f"no query has a relevant item in the database ({queries}; {protocol}).", field="labels")
     values: dict[ValueKey, FloatArray] = {}
     curves = {}
     with track(f"Ranking, {protocol}", len(rankings), "rankings") as advance:
@@ -372,7 +370,8 @@ def selection_score(query: CodedItems, database: CodedItems, lengths: Sequence[i
         for bits in lengths
     ]
     if np.isnan(values).all():
-        raise DataError(f"none of the {len(query)} queries has a relevant item: the mean is undefined.", field="labels")
+        queries = counted(len(query), "query", "queries")
+        raise DataError(f"no query has a relevant item ({queries}): the mean is undefined.", field="labels")
     return float(np.nanmean(values))  # the same queries are undefined in every ranking
 
 

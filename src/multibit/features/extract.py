@@ -176,7 +176,7 @@ def replace_labels(folder: Path | str, dataset: PairedDataset) -> FeatureStore:
         row_of = {name: row for row, name in enumerate(dataset.ids)}
         missing = [name for name in store.dataset.ids if name not in row_of]
         if missing:
-            problem = f"{len(missing):,} of {len(store):,} items are not in the data, such as {missing[0]!r}."
+            problem = f"items that are not in the data: {len(missing):,} of {len(store):,}, such as {missing[0]!r}."
             raise MismatchError(problem, file=folder, field="ids", hint="Give labels of all items of the store.")
         rows = [row_of[name] for name in store.dataset.ids]
         labels = cast(Labels, LabelRows(dataset.label_rows.matrix[rows]))

@@ -44,10 +44,9 @@ class Crossing:
     def problem(self) -> str:
         """One sentence; empty where nothing crosses the split."""
         if self.near:
-            share, of = self.near, f"{self.sampled:,} {'sampled ' if self.sampled < self.queries else ''}queries"
-            return (
-                f"{share:,} of {of} have a near-duplicate image among the training items, which inflates every score."
-            )
+            sampled = "sampled " if self.sampled < self.queries else ""
+            of = counted(self.sampled, f"{sampled}query", f"{sampled}queries")
+            return f"{self.near:,} of {of} with a near-duplicate among the training images: every score is too high."
         if self.identical:
             queries = counted(self.identical, "query has", "queries have")
             return f"{queries} the image features of a training item: duplicates leak labels."

@@ -206,7 +206,7 @@ def join_parts(out: str, folder: Path | str) -> FeatureStore:
     missing = [number for number, size in enumerate(sizes) if size < 0]
     if missing:
         hint = "Run the same extraction again to complete it."
-        raise DataError(f"{len(missing):,} of {count:,} parts are missing.", field=out, hint=hint)
+        raise DataError(f"missing parts: {len(missing):,} of {count:,}.", field=out, hint=hint)
     with only_writer(folder, replaced=True), renewing(folder, own=("shard-*", "items-*", "store.json")) as fresh:
         stores = []
         with track("Fetching parts", count, "parts") as advance:

@@ -16,7 +16,7 @@ import torch
 
 from multibit.codes.items import DIRECTIONS
 from multibit.config import EpochSettings, Settings
-from multibit.errors import ConfigError, DataError, require_kind
+from multibit.errors import ConfigError, DataError, counted, require_kind
 from multibit.evaluation.pair_recall import count_own
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
@@ -273,7 +273,8 @@ def _selection(
         )
     if not (validation.labels.astype(np.int64) @ training.labels.T.astype(np.int64)).any():
         raise DataError(
-            f"none of the {len(validation)} rows shares a label with a training row, so they cannot select an epoch.",
+            f"no row shares a label with a training row ({counted(len(validation), 'row', 'rows')}), so they cannot "
+            "select an epoch.",
             option="validation",
             hint="Use more validation rows, or none, which keeps the last epoch.",
         )

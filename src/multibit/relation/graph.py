@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from multibit.arrays import FloatArray, IntArray, as_labels
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, counted
 
 EPSILON = 0.1
 """PPMI smoothing constant (Table `tab:all-parameters`)."""
@@ -54,7 +54,8 @@ class LabelGraph:
         y = as_labels(labels).astype(np.float64)  # (N, C)
         items = len(y)
         if not y.any():
-            raise DataError(f"none of the {items} rows has a label, so there is no relation to learn.", field="labels")
+            none = f"no row has a label ({counted(items, 'row', 'rows')}), so there is no relation to learn."
+            raise DataError(none, field="labels")
         cooccurrence = y.T @ y  # (C, C), n_ab
         count = np.diag(cooccurrence)  # (C,), n_a
         weights = _ppmi(cooccurrence, count, items, epsilon)

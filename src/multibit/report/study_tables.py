@@ -82,7 +82,7 @@ def _look_alikes(run: Assessment, found: LookAlikes) -> Table:
                 rows.append((label, Number(len(kept), ","), *map(percent, means)))
     header = ("", "queries", *(f"{bits} bits" for bits in run.evaluations[0].lengths))
     total = run.evaluations[0].queries
-    part = "" if len(found.compared) == total else f" Compared: {len(found.compared):,} of {total:,} queries."
+    part = "" if len(found.compared) == total else f" Queries compared: {len(found.compared):,} of {total:,}."
     note = (
         f"{metric} in percent. {counted(len(found.training), 'query has', 'queries have')} a look-alike (equal image "
         f"features or a near-duplicate image) among the training and validation items, {len(found.database):,} among "

@@ -15,7 +15,7 @@ import httpx2 as httpx
 import msgspec
 
 from multibit.codes import MODALITIES
-from multibit.errors import DataError
+from multibit.errors import DataError, counted
 from multibit.search.columns import other_kind
 from multibit.search.shards import Shard
 from multibit.serve.explain import common_values
@@ -200,7 +200,7 @@ class Gathering:
                 places[self.owner(item.id)].append(place)
             written = 0
             for number, part in sorted(parts.items()):
-                done = f"{written} of {len(items)} items were written."
+                done = f"Written: {written:,} of {counted(len(items), 'item', 'items')}."
                 try:
                     await self.ask(number, "PUT", "/v1/items", hedged=False, json={"items": part})
                 except MissingShardError as error:

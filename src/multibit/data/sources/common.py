@@ -240,7 +240,7 @@ def compare(dataset: PairedDataset, name: str, *, pairs: int, labels: int) -> Pa
     missing = [image for image in dataset.images if image is not None and not image.is_file()]
     if missing:
         note(
-            f"{name}: {len(missing):,} of {len(dataset):,} image files are missing, such as {missing[0]}; "
+            f"{name}: missing image files: {len(missing):,} of {len(dataset):,}, such as {missing[0]}; "
             "`multibit features` skips and lists them."
         )
     return dataset

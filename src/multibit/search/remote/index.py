@@ -358,8 +358,8 @@ def require_complete(facts: Facts, place: str) -> None:
         DataError: says how far it came.
     """
     if facts.loading is not None:
-        done = f"{facts.loading.done:,} of {facts.loading.total:,} items"
-        raise DataError(f"{place}: incomplete, {done} are loaded.", hint="Run the same load again to resume it.")
+        done = f"{facts.loading.done:,} of {facts.loading.total:,}"
+        raise DataError(f"{place}: incomplete, items loaded: {done}.", hint="Run the same load again to resume it.")
 
 
 def _changed(facts: Facts, **changes: Any) -> Facts:

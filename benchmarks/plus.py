@@ -23,8 +23,9 @@ from multibit import Config
 from multibit.codes.items import DIRECTIONS
 from multibit.evaluation.agreement import cross_length_agreement
 from multibit.evaluation.comparison import compare_queries
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import COLLISION, INVERSION, MAP, NDCG, TAU_B, Metric
-from multibit.evaluation.protocol import Evaluation, evaluate
+from multibit.evaluation.protocol import evaluate
 from multibit.evaluation.real_precision import asymmetric_average_precision
 from multibit.paper.reproduction import Reproduction
 from multibit.runs import Run

@@ -27,8 +27,9 @@ from multibit import Codes
 from multibit.codes import hamming_distances
 from multibit.codes.items import CodedItems
 from multibit.evaluation.agreement import cross_length_agreement
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP
-from multibit.evaluation.protocol import Evaluation, evaluate
+from multibit.evaluation.protocol import evaluate
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.resolution import kendall_tau
 

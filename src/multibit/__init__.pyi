@@ -18,12 +18,12 @@ from .errors import MismatchError as MismatchError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import MultibitError as MultibitError
 from .evaluation.comparison import compare as compare
+from .evaluation.evaluation import Evaluation as Evaluation
 from .evaluation.metric import Metric as Metric
 from .evaluation.metrics import average_precision as average_precision
 from .evaluation.metrics import mean_average_precision as mean_average_precision
 from .evaluation.metrics import precision_at as precision_at
 from .evaluation.metrics import precision_recall as precision_recall
-from .evaluation.protocol import Evaluation as Evaluation
 from .evaluation.protocol import evaluate as evaluate
 from .evaluation.storage import load_evaluations as load_evaluations
 from .evaluation.storage import save_evaluations as save_evaluations

@@ -18,9 +18,11 @@ from multibit.counterparts import real_blocks, text_codes
 from multibit.errors import MismatchError, MultibitError
 from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
+from multibit.evaluation.evaluation import Evaluation
+from multibit.evaluation.floors import floor_warning
 from multibit.evaluation.health import BitUse, bit_use
 from multibit.evaluation.pair_metrics import add_pair_recall
-from multibit.evaluation.protocol import Evaluation, evaluate_rankings, floor_warning
+from multibit.evaluation.protocol import evaluate_rankings
 from multibit.evaluation.ranking import DEPTH, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features import EncoderRecipe, FeatureStore

@@ -13,7 +13,8 @@ from conftest import plant
 from multibit import METHODS, Config, FeatureStore, Pairs, Run, Split, encode, train
 from multibit.codes.items import MODALITIES
 from multibit.errors import ConfigError, DataError, MismatchError
-from multibit.evaluation.protocol import popularity_floor, selection_score
+from multibit.evaluation.floors import popularity_floor
+from multibit.evaluation.protocol import selection_score
 from multibit.features.tokens import Tokens
 from multibit.hashing import learner as learners
 from multibit.hashing.code_model import CodeModel

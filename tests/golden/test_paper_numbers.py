@@ -7,8 +7,8 @@ from scipy.linalg import expm, fractional_matrix_power
 from multibit.codes import Codes
 from multibit.config import Config
 from multibit.data import Split
+from multibit.evaluation.floors import random_floor
 from multibit.evaluation.metrics import count_rankings, precision_recall
-from multibit.evaluation.protocol import random_floor
 from multibit.hashing import allocate_bits
 from multibit.relation import RelationTeacher
 from multibit.relation.teacher import quadrature

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from multibit.codes import Codes
+from multibit.evaluation.floors import popularity_floor, random_floor
 from multibit.evaluation.metrics import (
     average_precision,
     count_rankings,
@@ -15,7 +16,6 @@ from multibit.evaluation.metrics import (
     precision_at,
     precision_recall,
 )
-from multibit.evaluation.protocol import popularity_floor, random_floor
 
 quick = settings(max_examples=50, deadline=None)
 cuts = st.one_of(st.none(), st.integers(1, 15))

@@ -11,8 +11,8 @@ import pytest
 
 from multibit.errors import ConfigError, DataError, MismatchError
 from multibit.evaluation.comparison import compare, compare_queries
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import INVERSION, MAP
-from multibit.evaluation.protocol import Evaluation
 from multibit.table import Number
 
 DIRECTIONS = ("i2t", "t2i")

@@ -13,8 +13,8 @@ from conftest import ITEMS, NAMES, SMALL, plant, save_npz
 from multibit import HashModel, Run, Split, measurement
 from multibit.errors import MismatchError, MissingExtraError
 from multibit.evaluation import cost
+from multibit.evaluation.floors import ALL_RELEVANT
 from multibit.evaluation.metric import MAP
-from multibit.evaluation.protocol import ALL_RELEVANT
 from multibit.features import packaged
 from multibit.features.recipe import EncoderRecipe
 from multibit.hashing.encode import encode_store

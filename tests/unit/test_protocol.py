@@ -8,10 +8,11 @@ import pytest
 from multibit.codes import Codes
 from multibit.codes.items import DIRECTIONS, CodedItems
 from multibit.errors import ConfigError, DataError
+from multibit.evaluation.floors import popularity_floor, random_floor
 from multibit.evaluation.metric import MAP, MAP_BEST_TIES, MAP_TIE_AVERAGED, MAP_WORST_TIES, PAIRS, PRECISION
 from multibit.evaluation.metrics import average_precision, count_rankings, precision_at, precision_recall
 from multibit.evaluation.pair_metrics import WITH_DATABASE, pair_metrics
-from multibit.evaluation.protocol import evaluate, popularity_floor, random_floor, selection_score
+from multibit.evaluation.protocol import evaluate, selection_score
 
 LENGTHS = (4, 8, 12)
 

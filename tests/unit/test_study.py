@@ -14,9 +14,9 @@ from multibit.errors import MismatchError
 from multibit.evaluation.agreement import LengthAgreement, Quantization
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Cost, ModelSize, Times
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.health import CodeHealth
 from multibit.evaluation.metric import MAP, RESOLUTION
-from multibit.evaluation.protocol import Evaluation
 from multibit.evaluation.strata import Stratum
 from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from multibit import Codes, FeatureStore, Index
 from multibit.errors import DataError, FormatError
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PRECISION
-from multibit.evaluation.protocol import Evaluation
 from multibit.evaluation.tables import accuracy_table
 from multibit.inventory import describe
 from multibit.report.hits import hits_table

@@ -197,7 +197,7 @@ def label(
     """
     from multibit.data.export import require_dataset_target, write_dataset
     from multibit.data.labelling import label_from_texts
-    from multibit.evaluation.protocol import common_labels_floor
+    from multibit.evaluation.floors import common_labels_floor
     from multibit.features.load import load_image_encoder, load_text_encoder
     from multibit.features.zero_shot import label_zero_shot
     from multibit.folders import only_writer_of

@@ -72,7 +72,7 @@ def train(
     multibit-free, which needs none. A method of one length trains a model
     for each length, as many at once as there are processors. If interrupted, run the same command again to resume.
     """
-    from multibit.evaluation.protocol import ALL_RELEVANT, ALWAYS, common_labels_floor
+    from multibit.evaluation.floors import ALL_RELEVANT, ALWAYS, common_labels_floor
     from multibit.features.leaks import crossing_duplicates
     from multibit.machine import processors
     from multibit.paths import require_writable

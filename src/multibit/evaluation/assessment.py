@@ -20,10 +20,11 @@ from multibit.evaluation.agreement import (
     ranks,
 )
 from multibit.evaluation.cost import Cost
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.health import BitUse, CodeHealth
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.pair_metrics import RealBlock, add_real_pairs
-from multibit.evaluation.protocol import Evaluation, add_asymmetric, add_resolution
+from multibit.evaluation.protocol import add_asymmetric, add_resolution
 from multibit.evaluation.ranking import Anchor, Key, Ranking, Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.evaluation.sampling import sampled_queries

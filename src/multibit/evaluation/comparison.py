@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from multibit.arrays import FloatArray
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
 from multibit.errors import ConfigError, DataError, MismatchError, counted
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, Metric, as_metric
-from multibit.evaluation.protocol import Evaluation
 from multibit.table import Cell, Mark, Number, Table, mark_columns, percent
 
 RESAMPLES = 10_000

@@ -27,7 +27,7 @@ from multibit.evaluation.sampling import sampled_queries
 from multibit.progress import track
 
 if TYPE_CHECKING:
-    from multibit.evaluation.protocol import Evaluation, ValueKey
+    from multibit.evaluation.evaluation import Evaluation, ValueKey
 
 WITH_DATABASE = "database"
 """Reference of pair recall among the query items and the database."""

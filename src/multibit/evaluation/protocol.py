@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from multibit.arrays import FloatArray, Labels, mean_of
-from multibit.codes import DIRECTIONS, CodedItems, Codes
-from multibit.codes.items import DIRECTION_NAMES, MODALITIES, Direction, Modality
-from multibit.data.dataset import LabelRows
-from multibit.errors import ConfigError, DataError, counted, require_kind
+from multibit.arrays import FloatArray, mean_of
+from multibit.codes import DIRECTIONS, CodedItems
+from multibit.codes.items import MODALITIES, Modality
+from multibit.errors import DataError, counted, require_kind
+from multibit.evaluation.evaluation import Evaluation, ValueKey
+from multibit.evaluation.floors import popularity_floor, random_floor
 from multibit.evaluation.metric import (
     COLLISION,
     INVERSION,
@@ -23,15 +23,11 @@ from multibit.evaluation.metric import (
     MAP_TIE_AVERAGED,
     MAP_WORST_TIES,
     NDCG,
-    PAIR_RECALL,
     PRECISION,
     TAU_B,
     Metric,
-    as_metric,
 )
 from multibit.evaluation.metrics import (
-    PrecisionRecall,
-    RankingCounts,
     Ties,
     average_precision,
     average_precision_of,
@@ -39,178 +35,16 @@ from multibit.evaluation.metrics import (
     precision_recall_of,
 )
 from multibit.evaluation.pair_metrics import add_pair_recall
-from multibit.evaluation.ranking import Anchor, Key, Rankings
+from multibit.evaluation.ranking import Anchor, Rankings
 from multibit.evaluation.real_precision import asymmetric_average_precision
 from multibit.evaluation.relevance import GradedRelevance, LabelSetRelevance
 from multibit.evaluation.resolution import ideal_of_sets, ndcg_of_rows, pool_resolution
 from multibit.evaluation.sampling import sampled_queries
 from multibit.progress import track
-from multibit.table import Cell, Table
 
 TIES: dict[Metric, Ties] = {
     MAP: "stable", MAP_TIE_AVERAGED: "average", MAP_BEST_TIES: "best", MAP_WORST_TIES: "worst"
 }  # fmt: skip
-ValueKey = tuple[Metric, Direction, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Per-query values of one protocol.
-
-    Attributes:
-        protocol: human-readable description of the database.
-        lengths: the code lengths.
-        queries, database: number of items.
-        values: (metric, direction, bits) -> (Q,) per-query values, NaN where undefined. The metrics are mAP under its
-            four tie rules; with a rank cutoff also mAP and precision at it; for each graded relevance NDCG@100, tau-b,
-            collision and inversion; with relaxed queries the asymmetric mAP; pair recall where it was added, alone for
-            items without labels.
-        floors: name -> (Q,) average precision of a ranking that learned nothing; none without labels.
-        curves: (direction, bits) -> precision-recall points by Hamming radius; none without labels.
-        name: of the run, for tables. fingerprints: of "run", "data" and "split", as far as known.
-
-    Evaluations are equal when all fields are; undefined values equal each other.
-
-    Example:
-        >>> from multibit import evaluate_run
-        >>> evaluation, unseen = evaluate_run(run, store)
-        >>> evaluation.lengths, evaluation.queries, unseen.database
-        ((4, 8), 6, 7)
-        >>> evaluation.of("mAP", "t2i", 8).shape, 0 < evaluation.mean("mAP", "t2i", 8) <= 1
-        ((6,), True)
-    """
-
-    protocol: str
-    lengths: tuple[int, ...]
-    queries: int
-    database: int
-    values: dict[ValueKey, FloatArray] = field(repr=False)
-    floors: dict[str, FloatArray] = field(repr=False)
-    curves: dict[Key, PrecisionRecall] = field(repr=False)
-    name: str = "run"
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Evaluation):
-            return NotImplemented
-        return (
-            self.to_dict() == other.to_dict()
-            and _equal(self.values, other.values)
-            and _equal(self.floors, other.floors)
-        )
-
-    def __repr__(self) -> str:
-        sizes = f"{self.queries:,} queries, {self.database:,} items"
-        return f"Evaluation({self.name!r:.60}, {self.protocol}, {sizes}, {len(self.lengths)} lengths)"
-
-    def _repr_html_(self) -> str:
-        """Mean of every metric in percent, for notebooks."""
-        rows: list[tuple[Cell, ...]] = [
-            (
-                f"{DIRECTION_NAMES[direction]}, {metric}",
-                *(metric.shown(self.mean(metric, direction, bits)) for bits in self.lengths),
-            )
-            for metric in self.metrics
-            for direction in DIRECTIONS
-        ]
-        header = ("", *(f"{bits} bits" for bits in self.lengths))
-        return Table(
-            f"{self.name}, {self.protocol}", header, tuple(rows), "In percent, ranks as they are."
-        )._repr_html_()
-
-    @property
-    def undefined(self) -> int:
-        """Queries without any relevant item in the database: left out of every mean. 0 without labels."""
-        return int(np.isnan(self.floors["random"]).sum()) if self.labelled else 0
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the items have labels; without them only pair recall is measured."""
-        return "random" in self.floors
-
-    @property
-    def metrics(self) -> list[Metric]:
-        """The measured metrics, in order."""
-        return list(dict.fromkeys(metric for metric, _, _ in self.values))
-
-    @property
-    def headline(self) -> Metric:
-        """The metric that reports and comparisons begin with: mAP, or R@10 without labels."""
-        return MAP if self.labelled else PAIR_RECALL
-
-    @property
-    def references(self) -> list[str]:
-        """Names of the graded relevances of the resolution metrics, in order."""
-        return list(dict.fromkeys(metric.reference for metric in self.metrics if metric.name == TAU_B.name))
-
-    def of(self, metric: Metric | str, direction: Direction, bits: int) -> FloatArray:
-        """(Q,) values of a metric, NaN where undefined.
-
-        Raises:
-            ConfigError: not measured; the message lists what was measured.
-        """
-        key = as_metric(metric), direction, bits
-        if key not in self.values:
-            directions, lengths = (dict.fromkeys(str(key[place]) for key in self.values) for place in (1, 2))
-            raise ConfigError(
-                f"{metric}, {direction}, {bits} bits was not measured; choose from the metrics "
-                f"{', '.join(map(str, self.metrics))}, the directions {', '.join(directions)} and the lengths "
-                f"{', '.join(lengths)}.",
-                option="metric",
-            )
-        return self.values[key]
-
-    def mean(self, metric: Metric | str, direction: Direction, bits: int) -> float:
-        """Mean, or of ranks the median, over the queries for which the metric is defined; NaN if there are none.
-
-        Raises:
-            ConfigError: not measured; the message lists what was measured.
-        """
-        return as_metric(metric).summary(self.of(metric, direction, bits))
-
-    def mean_of_directions(self, metric: Metric | str, bits: int) -> float:
-        """Mean of the two directions' means."""
-        return float(np.mean([self.mean(metric, direction, bits) for direction in DIRECTIONS]))
-
-    def floor(self, name: str) -> float:
-        """Mean of a floor over the queries for which it is defined.
-
-        Raises:
-            ConfigError: not measured; the message lists what was measured.
-        """
-        if name not in self.floors:
-            known = ", ".join(self.floors) or "none"
-            raise ConfigError(f"floor {name!r} was not measured; choose from {known}.", option="name")
-        return mean_of(self.floors[name])
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields except the per-query values as plain values, for JSON; undefined means are null."""
-        return {
-            "name": self.name,
-            "fingerprints": dict(self.fingerprints),
-            "protocol": self.protocol,
-            "lengths": list(self.lengths),
-            "queries": self.queries,
-            "queries_without_relevant_item": self.undefined,
-            "database": self.database,
-            "tie_rule": "distance, then database row",
-            "floors": {name: self.floor(name) for name in self.floors},
-            "means": [
-                {"metric": str(metric), "direction": direction, "bits": bits, "value": mean}
-                for metric, direction, bits in self.values
-                for mean in _plain(np.array([self.mean(metric, direction, bits)]))
-            ],
-            "curves": [
-                {
-                    "direction": direction,
-                    "bits": bits,
-                    "radius": curve.radius.tolist(),
-                    "precision": _plain(curve.precision),
-                    "recall": _plain(curve.recall),
-                }
-                for (direction, bits), curve in self.curves.items()
-            ],
-        }
 
 
 def evaluate(
@@ -389,87 +223,3 @@ def within_modality(
         }
         for modality in MODALITIES
     }
-
-
-ALWAYS = 1 - 1e-9
-"""A floor above this is 1, apart from rounding."""
-
-
-def random_floor(counts: RankingCounts) -> FloatArray:
-    """Exact expected AP (Q,) of a random order: all items tied, averaged over all tie orders.
-
-    Args:
-        counts: of any ranking; they tell how many items are relevant.
-    """
-    relevant, total = (each.sum(axis=1, keepdims=True) for each in (counts.relevant, counts.total))
-    one_group = RankingCounts(counts.precision_sum, counts.hits, total, relevant, int(total.max()))
-    return average_precision_of(one_group, "average")
-
-
-def popularity_floor(query_labels: Labels, database_labels: Labels, training_labels: ArrayLike) -> FloatArray:
-    """AP (Q,) of one order for every query: items with the most common labels first.
-
-    The popularity of an item is the sum, over its labels, of their frequency in training: the mean number of labels
-    that it shares with a random training item.
-
-    Raises:
-        DataError: training labels with another number of columns.
-    """
-    frequency = np.asarray(training_labels, np.float64).sum(axis=0)
-    if frequency.shape != database_labels.shape[1:]:
-        raise DataError(
-            f"{frequency.size} columns, the database has {database_labels.shape[1]}.", field="training labels"
-        )
-    popularity = database_labels.astype(np.float64) @ frequency
-    order = np.argsort(-popularity, kind="stable")
-    query, database = _equal_codes(len(query_labels)), _equal_codes(len(database_labels))
-    return average_precision(query, database, query_labels, database_labels[order], ties="stable")
-
-
-ALL_RELEVANT = "every item is relevant to every query, so any order has 100 % mAP: it says nothing about the codes"
-
-
-def floor_warning(evaluation: Evaluation) -> str:
-    """A warning where mAP is no sign of learning; else empty.
-
-    Every item is relevant, or codes rank worse than one order for all queries, most common labels first.
-    """
-    if evaluation.labelled and evaluation.floor("random") > ALWAYS:
-        return f"{ALL_RELEVANT} ({evaluation.protocol})."
-    if "popularity" not in evaluation.floors:
-        return ""
-    floor, bits = evaluation.floor("popularity"), max(evaluation.lengths)
-    low = [name for name in DIRECTIONS if evaluation.mean(MAP, name, bits) < floor]
-    if not low:
-        return ""
-    found = ", ".join(f"{DIRECTION_NAMES[name]} {100 * evaluation.mean(MAP, name, bits):.2f}" for name in low)
-    return (
-        f"{found} % mAP at {bits} bits is below the {100 * floor:.2f} % of ranking the most common labels first "
-        f"({evaluation.protocol}): nothing was learned, or the labels say little about the items."
-    )
-
-
-def common_labels_floor(labels: LabelRows, sample: int = 1_000) -> float:
-    """MAP of ranking the items with the most common labels first, for some items as queries; NaN without labels.
-
-    Args:
-        labels: (N, C). sample: number of queries; ten times as many other items are ranked. Drawn with a fixed seed.
-    """
-    rows = np.random.default_rng(0).permutation(len(labels))
-    chosen = min(sample, len(rows) // 2)
-    query, database = labels[np.sort(rows[:chosen])], labels[np.sort(rows[chosen : 11 * sample])]
-    if not len(query) or not query.any():
-        return float("nan")
-    return mean_of(popularity_floor(query, database, database))
-
-
-def _equal_codes(count: int) -> Codes:
-    return Codes.from_bits(np.zeros((count, 1), np.uint8))
-
-
-def _plain(values: FloatArray) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
-def _equal(a: Mapping[Any, NDArray[Any]], b: Mapping[Any, NDArray[Any]]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[key], b[key], equal_nan=True) for key in a)

@@ -15,9 +15,9 @@ from multibit.arrays import FloatArray
 from multibit.codes.items import Direction
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, Metric
 from multibit.evaluation.metrics import PrecisionRecall
-from multibit.evaluation.protocol import Evaluation
 from multibit.files import building, checksum_file, read_json, write_json
 from multibit.paths import replacing, require_writable
 

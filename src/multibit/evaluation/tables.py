@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.errors import counted
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, MAP_ASYMMETRIC, MAP_TIE_AVERAGED, NDCG, PRECISION, Metric
 from multibit.evaluation.pair_metrics import (
     CONTENT,
@@ -14,7 +15,7 @@ from multibit.evaluation.pair_metrics import (
     pair_metrics,
     real_values_of,
 )
-from multibit.evaluation.protocol import Evaluation, asymmetric_queries
+from multibit.evaluation.protocol import asymmetric_queries
 from multibit.table import Cell, Number, Table, percent
 
 ACCURACY = (MAP.name, MAP_TIE_AVERAGED.name, MAP_ASYMMETRIC.name, PRECISION.name)
@@ -30,22 +31,11 @@ def values_table(title: str, evaluation: Evaluation, metrics: Sequence[Metric], 
     Args:
         title, note: of the table. evaluation, metrics: whose values are shown.
     """
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{DIRECTION_NAMES[direction]}, {metric}",
-            *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
-        )
-        for metric in metrics
-        for direction in DIRECTIONS
-    ]
+    rows = evaluation.rows({str(metric): metric for metric in metrics})
     for name, meaning in FLOORS.items():
         if name in evaluation.floors:
             rows.append((f"floor: {meaning}", *[percent(evaluation.floor(name))] * len(evaluation.lengths)))
-    return Table(title, _header(evaluation), tuple(rows), note)
-
-
-def _header(evaluation: Evaluation) -> tuple[str, ...]:
-    return ("", *(f"{bits} bits" for bits in evaluation.lengths))
+    return Table(title, evaluation.header, tuple(rows), note)
 
 
 def accuracy_table(evaluation: Evaluation) -> Table:
@@ -63,19 +53,16 @@ def pair_tables(evaluation: Evaluation) -> list[Table]:
     items = counted(evaluation.queries, "query item", "query items")
     whole = counted(evaluation.queries + evaluation.database, "item", "items")
     for among, candidates in (("", f"the {items}"), (WITH_DATABASE, f"all {whole}")):
-        rows: list[tuple[Cell, ...]] = [
-            (
-                f"{DIRECTION_NAMES[direction]}, {metric.under(name)}",
-                *(metric.shown(evaluation.mean(metric, direction, bits)) for bits in evaluation.lengths),
-            )
+        metrics = {
+            str(metric.under(name)): metric
             for name in names
             for metric in pair_metrics(f"{name} {among}".strip())
             if metric in evaluation.metrics
-            for direction in DIRECTIONS
-        ]
-        if rows:
+        }
+        if metrics:
             note = _pair_note(evaluation, bool(names[1:]))
-            tables.append(Table(f"Pair recall, among {candidates}", _header(evaluation), tuple(rows), note))
+            rows = tuple(evaluation.rows(metrics))
+            tables.append(Table(f"Pair recall, among {candidates}", evaluation.header, rows, note))
     return tables
 
 
@@ -106,7 +93,7 @@ def content_table(evaluation: Evaluation) -> Table | None:
     ]
     sample = _sample(evaluation)
     note = f"Relevance is IDF-weighted shared labels times the cosine of the features{sample and '; '}{sample}."
-    return Table(f"Labels and content, {evaluation.protocol}", _header(evaluation), tuple(rows), note)
+    return Table(f"Labels and content, {evaluation.protocol}", evaluation.header, tuple(rows), note)
 
 
 def _accuracy_note(evaluation: Evaluation) -> str:

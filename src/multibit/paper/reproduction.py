@@ -17,7 +17,8 @@ from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split_files import choose_split
 from multibit.errors import DataError, FormatError, MultibitError
-from multibit.evaluation.protocol import Evaluation, add_resolution, evaluate_rankings
+from multibit.evaluation.evaluation import Evaluation
+from multibit.evaluation.protocol import add_resolution, evaluate_rankings
 from multibit.evaluation.ranking import Rankings
 from multibit.evaluation.relevance import GradedRelevance
 from multibit.features.pairs import Pairs

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS
 from multibit.errors import ConfigError
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, MAP_TIE_AVERAGED, PAIRS, Metric
-from multibit.evaluation.protocol import Evaluation
 from multibit.evaluation.tables import values_table
 from multibit.table import Cell, Table
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from multibit.errors import DataError
-from multibit.evaluation.protocol import Evaluation
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.storage import load_evaluations
 from multibit.hashing.heads import can_export
 from multibit.portable.card import model_card

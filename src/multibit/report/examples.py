@@ -21,7 +21,7 @@ from multibit.evaluation.metric import MAP, MEDIAN_RANK
 from multibit.features.store import FeatureStore
 
 if TYPE_CHECKING:
-    from multibit.evaluation.protocol import Evaluation
+    from multibit.evaluation.evaluation import Evaluation
     from multibit.measurement import MeasuredRun
 
 CHOSEN = {"good": 0.9, "usual": 0.5, "poor": 0.1}

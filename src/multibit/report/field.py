@@ -13,9 +13,10 @@ import numpy as np
 from multibit.arrays import FloatArray
 from multibit.cells import write_csv
 from multibit.codes.items import DIRECTIONS, CodedItems, Modality
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP
 from multibit.evaluation.metrics import PrecisionRecall
-from multibit.evaluation.protocol import Evaluation, within_modality
+from multibit.evaluation.protocol import within_modality
 from multibit.evaluation.ranking import Key
 from multibit.features.store import FeatureStore
 from multibit.folders import renewing

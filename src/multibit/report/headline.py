@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from multibit.errors import counted
 from multibit.evaluation.comparison import SIGNIFICANT, Comparison, Difference
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, PAIR_RECALL, Metric
-from multibit.evaluation.protocol import Evaluation
 from multibit.report.study import Study
 from multibit.table import Number, percent
 

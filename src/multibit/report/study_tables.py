@@ -11,8 +11,8 @@ from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, MODALITIES, length
 from multibit.errors import counted
 from multibit.evaluation.assessment import Assessment
 from multibit.evaluation.cost import Times
+from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import RESOLUTION
-from multibit.evaluation.protocol import Evaluation
 from multibit.evaluation.tables import accuracy_table, content_table, pair_tables
 from multibit.features.leaks import LookAlikes
 from multibit.report.study import Study

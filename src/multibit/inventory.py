@@ -206,7 +206,7 @@ def _selection_in(folder: Path) -> dict[str, str] | None:
 
 def _codes_in(path: Path) -> dict[str, str] | None:
     """The facts about codes made elsewhere; None where a folder holds none."""
-    from multibit.search.code_files import CodeSets, holds_codes
+    from multibit.search.code_sets import CodeSets, holds_codes
 
     if not holds_codes(path):
         return None

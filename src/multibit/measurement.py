@@ -34,7 +34,7 @@ from multibit.pipeline import require_own_features
 from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, read_history, require_same_split
-from multibit.search.code_files import CodeSets
+from multibit.search.code_sets import CodeSets
 
 PROTOCOLS = {
     "in": "training items in the database",

@@ -17,7 +17,8 @@ from multibit.evaluation.metrics import average_precision, precision_at
 from multibit.evaluation.protocol import evaluate
 from multibit.evaluation.ranking import Rankings
 from multibit.measurement import assess_codes, measure_codes
-from multibit.search.code_files import CODE_KEYS, CodeFile, CodeSets, is_codes
+from multibit.search.code_files import CODE_KEYS, CodeFile
+from multibit.search.code_sets import CodeSets, is_codes
 
 QUERIES, ITEMS, CLASSES = 12, 60, 5
 

@@ -72,7 +72,7 @@ def evaluate(
     next to them: CODES-evaluation.json, CODES-report. Items without labels are measured by pair recall alone.
     """
     from multibit.records import is_run
-    from multibit.search.code_files import is_codes
+    from multibit.search.code_sets import is_codes
 
     for name, given in {"report": report is not None, "pdf": pdf}.items():
         if given and no_report:
@@ -184,7 +184,7 @@ def _evaluate_codes(
     )
     from multibit.pipeline import open_features
     from multibit.runs import Run
-    from multibit.search.code_files import CodeSets
+    from multibit.search.code_sets import CodeSets
 
     asked.hold_outputs(ctx)
     sets = CodeSets.open(path, None if lengths is None else numbers(lengths, "lengths", int))

@@ -15,7 +15,8 @@ from multibit.search.changes import segment_of
 from multibit.search.columns import IdColumn, require_distinct
 from multibit.search.engines import ENGINES
 from multibit.search.index import Index
-from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.kinds import merge_kinds
+from multibit.search.metadata import Metadata
 from multibit.search.searching import require_views
 from multibit.search.segments import LARGEST, Part, Segment, Version, merged
 from multibit.search.storage import SegmentWriter, creating

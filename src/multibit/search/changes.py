@@ -14,7 +14,8 @@ from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import DataError
 from multibit.search.columns import Id, IdColumn, Wanted, unknown_id
-from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.kinds import merge_kinds
+from multibit.search.metadata import Metadata
 from multibit.search.segments import Part, Segment, Version
 
 

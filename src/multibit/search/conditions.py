@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from multibit.errors import DataError
-from multibit.search.metadata import Kinds, as_json
+from multibit.search.kinds import Kinds, as_json
 
 Where = Mapping[str, Any] | str
 ORDERED = ("$gt", "$gte", "$lt", "$lte")

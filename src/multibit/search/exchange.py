@@ -21,7 +21,8 @@ from multibit.paths import replacing, require_suffix
 from multibit.search.batches import CODE, FACTS, ID, read_facts, unpacked
 from multibit.search.columns import IdColumn, whole_array
 from multibit.search.index import Index
-from multibit.search.metadata import Kinds, Metadata, plain_nulls
+from multibit.search.kinds import Kinds, plain_nulls
+from multibit.search.metadata import Metadata
 from multibit.search.parquet import read_table
 from multibit.search.segments import Segment
 

@@ -42,7 +42,8 @@ from multibit.search.conditions import (
     refused,
     require_field,
 )
-from multibit.search.metadata import TYPES, Kinds, Metadata
+from multibit.search.kinds import TYPES, Kinds
+from multibit.search.metadata import Metadata
 
 Mask = NDArray[np.bool_]
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {

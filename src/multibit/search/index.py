@@ -87,7 +87,7 @@ class Index(OfOneModel):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of the metadata: name -> kind, see `multibit.search.metadata`."""
+        """The fields of the metadata: name -> kind, see `multibit.search.kinds`."""
         return dict(self.version.kinds)
 
     @property

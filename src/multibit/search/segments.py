@@ -27,7 +27,8 @@ from multibit.codes.distance import Neighbours, ScoredRows, nearest
 from multibit.search.columns import Id, IdColumn, Wanted
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import Filter, Mask
-from multibit.search.metadata import VALUES, Kinds, Metadata, plain_nulls
+from multibit.search.kinds import VALUES, Kinds, plain_nulls
+from multibit.search.metadata import Metadata
 
 FEW = 0.01  # share of the rows below which only the rows that pass a filter are compared
 REMOVED = 0.25  # share of removed rows above which a segment is written again

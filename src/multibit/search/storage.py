@@ -50,7 +50,7 @@ _AGAIN = "Write it again or restore a copy."
 _SUFFIX = r"-[0-9a-f]+\.mbs$"
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
-"""As in `multibit.search.metadata.TYPES`."""
+"""As in `multibit.search.kinds.TYPES`."""
 
 
 class _Entry(msgspec.Struct):

@@ -23,7 +23,7 @@ from multibit.paths import located, portable_path, replacing
 from multibit.search import Hit, Index, SearchResult
 from multibit.search.columns import other_kind
 from multibit.search.filters import Filter
-from multibit.search.metadata import merge_kinds
+from multibit.search.kinds import merge_kinds
 from multibit.search.names import INDEX, index_name, index_path
 from multibit.search.remote import RemoteIndex
 from multibit.search.remote.urls import is_url

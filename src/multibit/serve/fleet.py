@@ -17,7 +17,7 @@ import httpx2 as httpx
 from pydantic import ValidationError
 
 from multibit.errors import MismatchError, UnavailableError, counted
-from multibit.search.metadata import merge_kinds
+from multibit.search.kinds import merge_kinds
 from multibit.search.shards import Shard
 from multibit.serve.models import Modality, ShardInfo
 from multibit.serve.problems import RefusedError

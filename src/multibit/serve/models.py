@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 Modality = Literal["image", "text"]
 Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
-"""Kind of a field, as in `multibit.search.metadata.TYPES`."""
+"""Kind of a field, as in `multibit.search.kinds.TYPES`."""
 
 Id = str | int
 

@@ -18,7 +18,8 @@ from multibit.config import MAX_BITS
 from multibit.errors import FormatError
 from multibit.search.columns import Id, IdColumn
 from multibit.search.conditions import Condition
-from multibit.search.metadata import Kinds, Metadata
+from multibit.search.kinds import Kinds
+from multibit.search.metadata import Metadata
 from multibit.search.segments import Lost
 
 VERSION = 1

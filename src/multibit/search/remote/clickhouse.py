@@ -20,7 +20,8 @@ from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError, UnavailableError
 from multibit.search.columns import Id, IdColumn, whole_array
-from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
+from multibit.search.kinds import TYPES, Kinds, encode_lists
+from multibit.search.metadata import Metadata
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions
 from multibit.search.remote.tables import Tables

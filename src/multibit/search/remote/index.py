@@ -18,7 +18,8 @@ from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.columns import Id, IdColumn, unknown_id
 from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
-from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.kinds import merge_kinds
+from multibit.search.metadata import Metadata
 from multibit.search.one_model import OfOneModel
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, Store
 from multibit.search.remote.hnsw import MOST_CANDIDATES

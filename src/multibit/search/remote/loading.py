@@ -14,7 +14,8 @@ from multibit.files import fingerprint
 from multibit.progress import notice, track
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
-from multibit.search.metadata import Metadata, merge_kinds
+from multibit.search.kinds import merge_kinds
+from multibit.search.metadata import Metadata
 from multibit.search.remote.base import Facts, Items, Loading
 from multibit.search.remote.index import RemoteIndex
 from multibit.search.remote.opening import open_store

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from multibit.codes import Codes
 from multibit.errors import ConfigError, DataError, MissingExtraError, MultibitError
 from multibit.search.columns import Id, IdColumn
-from multibit.search.metadata import TYPES, Kinds, Metadata, encode_lists
+from multibit.search.kinds import TYPES, Kinds, encode_lists
+from multibit.search.metadata import Metadata
 from multibit.search.remote import hnsw
 from multibit.search.remote.base import Asked, Facts, Found, Items, RemoteCapabilities, column_names
 from multibit.search.remote.sql import SIGNS, SqlConditions

@@ -18,7 +18,7 @@ from multibit.search.conditions import (
     OneOf,
     Some,
 )
-from multibit.search.metadata import Kinds
+from multibit.search.kinds import Kinds
 from multibit.search.remote.base import column_names
 
 SIGNS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

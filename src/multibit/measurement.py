@@ -30,10 +30,10 @@ from multibit.features.leaks import crossing_duplicates, look_alikes
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
-from multibit.pipeline import require_own_features
+from multibit.pipeline import require_own_features, require_same_split
 from multibit.progress import showing
 from multibit.relation import LabelGraph
-from multibit.runs import Run, describe_code, read_history, require_same_split
+from multibit.runs import Run, describe_code, read_history
 from multibit.search.code_sets import CodeSets
 
 PROTOCOLS = {

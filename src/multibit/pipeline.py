@@ -163,6 +163,44 @@ def require_split_of(given: str | None, data: PairedDataset) -> None:
         )
 
 
+def require_same_split(first: Run, other: Run) -> None:
+    """Refuse to compare runs whose queries differ.
+
+    Raises:
+        MismatchError: the splits differ.
+    """
+    if not other.split.same_rows(first.split):
+        raise MismatchError(
+            f"{other.folder} and {first.folder} have different splits: they cannot be compared.", field="split"
+        )
+
+
+def require_comparable(first: Run, other: Run) -> None:
+    """Refuse to compare runs whose data, queries or code lengths differ.
+
+    Raises:
+        MismatchError: the features or the labels, the splits, or the lengths differ.
+    """
+    if other.record.data != first.record.data:
+        theirs, mine = (
+            f"{run.folder} on {run.features or 'features'} (data {run.record.data})" for run in (other, first)
+        )
+        raise MismatchError(
+            f"trained on different data, {theirs}, {mine}: they cannot be compared.",
+            field="data",
+            hint="Train both on the same features and labels.",
+        )
+    require_same_split(first, other)
+    if other.lengths != first.lengths:
+        lengths = ["/".join(map(str, each.lengths)) for each in (other, first)]
+        raise MismatchError(
+            f"{other.folder} has codes of {lengths[0]} bits, {first.folder} of {lengths[1]} bits: they cannot be "
+            "compared.",
+            field="lengths",
+            hint="Train both with the same lengths.",
+        )
+
+
 # Export of codes
 
 

@@ -21,8 +21,9 @@ from multibit.files import read_arrays, read_json, write_arrays, write_json
 from multibit.folders import only_writer
 from multibit.hashing import train as train_module
 from multibit.hashing.methods import METHODS
+from multibit.pipeline import require_comparable
 from multibit.records import RUN_FILES, STATE_FILE, RunRecord, Selection, is_run
-from multibit.runs import read_history, require_comparable
+from multibit.runs import read_history
 
 pytestmark = pytest.mark.slow  # models are trained
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from multibit.cli import about, data, evaluation, indices, model, paper, publish, search, serve
+from multibit.cli import about, data, evaluation, features, indices, model, paper, publish, search, serve
 from multibit.cli.app import Verb, app, stop_on_sigterm
 from multibit.cli.options import EngineName, Kind
 
@@ -14,7 +14,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "import": data.import_,
     "label": data.label,
     "check": data.check,
-    "features": data.features,
+    "features": features.features,
     "select": model.select,
     "train": model.train,
     "encode": model.encode,

@@ -137,10 +137,10 @@ def _evaluate_run(ctx: typer.Context, path: Path, asked: _Asked) -> None:
     from multibit.evaluation.ranking import DEPTH
     from multibit.evaluation.storage import save_evaluations
     from multibit.measurement import assess_run, measure, references_of
-    from multibit.pipeline import open_features, require_one_view
+    from multibit.pipeline import open_features, require_comparable, require_one_view
     from multibit.report.examples import example_searches
     from multibit.report.field import LAST, field_record, write_field_files
-    from multibit.runs import Run, require_comparable
+    from multibit.runs import Run
 
     run = Run.load(path)
     asked.hold_outputs(ctx)

@@ -34,7 +34,7 @@ _DTYPES = {
 """safetensors dtype -> numpy dtype."""
 
 
-_AGAIN = "Write it again or restore a copy."
+AGAIN = "Write it again or restore a copy."
 
 
 def require_file(path: Path, kind: str) -> None:
@@ -65,7 +65,7 @@ def write_json(path: Path, content: Mapping[str, Any], *, kind: str, version: in
 def read_json(path: Path, *, kind: str, version: int) -> dict[str, Any]: ...
 @overload
 def read_json(path: Path, *, kind: str, version: int, form: type[T], hint: str = ...) -> T: ...
-def read_json(path: Path, *, kind: str, version: int, form: Any = dict[str, Any], hint: str = _AGAIN) -> Any:
+def read_json(path: Path, *, kind: str, version: int, form: Any = dict[str, Any], hint: str = AGAIN) -> Any:
     """Read a file that `write_json` wrote.
 
     Args:
@@ -83,12 +83,12 @@ def read_json(path: Path, *, kind: str, version: int, form: Any = dict[str, Any]
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, deep nesting
-        raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=_AGAIN) from None
+        raise FormatError(f"corrupt or truncated: not valid JSON ({error}).", file=path, hint=AGAIN) from None
     _check_header(path, content if isinstance(content, dict) else {}, kind, version)
     return typed(content, form, path, hint)
 
 
-def typed(content: Any, form: type[T], path: Path, hint: str = _AGAIN) -> T:
+def typed(content: Any, form: type[T], path: Path, hint: str = AGAIN) -> T:
     """A structure of msgspec or a dataclass from the content of a file: the one way in which headers are read.
 
     Args:
@@ -110,7 +110,7 @@ _UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
 
 
 @contextlib.contextmanager
-def building(path: Path, hint: str = _AGAIN) -> Iterator[None]:
+def building(path: Path, hint: str = AGAIN) -> Iterator[None]:
     """Build an object from the typed content of a file; what its parts refuse together is an error of the file.
 
     Raises:
@@ -214,19 +214,19 @@ def read_arrays(
         except (ValueError, OverflowError, RecursionError, FormatError) as error:
             reason = error.problem if isinstance(error, FormatError) else error
             problem = f"corrupt or truncated, or not a multibit {kind} ({reason})."
-            raise FormatError(problem, file=path, hint=_AGAIN) from None
+            raise FormatError(problem, file=path, hint=AGAIN) from None
     _check_header(path, msgspec.structs.asdict(metadata), kind, version)
     if not metadata.header or (verify and _checksum(arrays, metadata) != metadata.xxh3):
-        raise FormatError("the content does not match the checksum.", file=path, hint=_AGAIN)
+        raise FormatError("the content does not match the checksum.", file=path, hint=AGAIN)
     try:
         header = json.loads(metadata.header)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"corrupt header ({error}).", file=path, hint=_AGAIN) from None
+        raise FormatError(f"corrupt header ({error}).", file=path, hint=AGAIN) from None
     for name, (kinds, dimensions) in needed.items():
         array = arrays.get(name)
         if array is None or array.dtype.kind not in kinds or array.ndim != dimensions:
             what = "is missing" if array is None else f"is {array.dtype} of shape {array.shape}"
-            raise FormatError(f"the array {what}.", file=path, field=name, hint=_AGAIN)
+            raise FormatError(f"the array {what}.", file=path, field=name, hint=AGAIN)
     return arrays, typed(header, form, path)
 
 
@@ -268,7 +268,7 @@ def _check_header(path: Path, header: Mapping[str, Any], kind: str, version: int
         raise FormatError(f"expected a multibit {kind}, found {found or 'some other file'}.", file=path)
     if not re.fullmatch("[0-9]{1,9}", str(header.get("version"))):
         problem = "no valid version, so it may have been modified."
-        raise FormatError(problem, file=path, field="version", hint=_AGAIN)
+        raise FormatError(problem, file=path, field="version", hint=AGAIN)
     if int(header["version"]) > version:
         raise FormatError(
             f"written in format version {header['version']}; this multibit reads up to {version}.",

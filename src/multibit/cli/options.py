@@ -54,10 +54,6 @@ Modality = Literal["image", "text"]
 MAX_ROWS = 20
 """Rows of a table on the terminal."""
 
-DataArgument = Annotated[
-    Path,
-    typer.Argument(metavar="DATA", help="A .csv, .tsv, .jsonl, .json or .parquet: id, image, text or texts, labels."),
-]
 FeaturesArgument = Annotated[
     Path, typer.Argument(metavar="FEATURES", help="A feature store folder, or an .npz with image, text, labels.")
 ]

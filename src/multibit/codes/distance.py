@@ -17,8 +17,8 @@ from multibit.arrays import Rows, require_finite
 from multibit.codes import kernels, score_kernels, table_kernels
 from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.kernels import Found, Scan
-from multibit.codes.packing import WORD, Codes, last_mask
-from multibit.errors import DataError, require_kind
+from multibit.codes.packing import WORD, Codes, last_mask, require_codes
+from multibit.errors import DataError
 from multibit.progress import notice
 
 Allowed = NDArray[np.bool_] | None
@@ -67,7 +67,7 @@ def common_length(a: Codes, b: Codes, bits: int | None) -> int:
             instead of codes.
     """
     for codes in (a, b):
-        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
+        require_codes(codes)
     if bits is None and a.bits != b.bits:
         raise DataError(
             f"codes of {a.bits} and {b.bits} bits cannot be compared at their full length.",

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Labels, as_labels, row_numbers
 from multibit.codes.layout import Layout
-from multibit.codes.packing import Codes
-from multibit.errors import DataError, require_kind, require_known
+from multibit.codes.packing import Codes, require_codes
+from multibit.errors import DataError, require_known
 
 Modality = Literal["image", "text"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -49,7 +49,7 @@ class CodedItems:
 
     def __post_init__(self) -> None:
         for modality in MODALITIES:
-            require_kind(getattr(self, modality), Codes, modality, "Make them with Codes.binarize(values).")
+            require_codes(getattr(self, modality), modality)
         counts = [len(self.image), len(self.text), len(self.labels), *map(len, self.relaxed.values())]
         if len(set(counts)) != 1:
             raise DataError(

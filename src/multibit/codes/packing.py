@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
 from multibit.config import MAX_BITS
-from multibit.errors import DataError, MismatchError
+from multibit.errors import DataError, MismatchError, require_kind
 from multibit.files import building, fingerprint, read_arrays, write_arrays
 
 WORD = 16
@@ -375,3 +375,15 @@ def _matrix(values: ArrayLike) -> tuple[NDArray[Any], int]:
     if array.shape[1] > MAX_BITS:
         raise DataError(f"{array.shape[1]} bits; at most {MAX_BITS} are supported.", field="values")
     return array, views
+
+
+def require_codes(value: object, option: str = "codes") -> None:
+    """Refuse anything but codes, such as an array.
+
+    Args:
+        value: of an argument. option: name of the argument.
+
+    Raises:
+        DataError: of another kind.
+    """
+    require_kind(value, Codes, option, "Make them with Codes.binarize(values).")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from multibit.codes import Codes
-from multibit.errors import DataError, MismatchError, require_kind, require_known
+from multibit.codes.packing import require_codes
+from multibit.errors import DataError, MismatchError, require_known
 from multibit.search.changes import segment_of
 from multibit.search.columns import IdColumn, require_distinct
 from multibit.search.engines import ENGINES
@@ -42,7 +43,7 @@ class IndexBuilder:
 
         An id that another block has is found at the end, and the index is refused as a whole.
         """
-        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
+        require_codes(codes)
         require_views(self._writer.facts["engine"], codes)
         model = self._writer.facts["model"]
         if codes.model and codes.model != model:

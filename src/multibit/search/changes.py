@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.arrays import Rows
 from multibit.codes import Codes
 from multibit.errors import DataError
-from multibit.search.columns import Id, IdColumn, Wanted, unknown_id
+from multibit.search.columns import Id, IdColumn, Wanted, require_list, require_same_kind, unknown_id
 from multibit.search.kinds import merge_kinds
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Part, Segment, Version
@@ -104,8 +104,7 @@ def contained(version: Version, ids: Sequence[Id]) -> NDArray[np.bool_]:
 
 def _found(version: Version, ids: Any) -> list[Rows]:
     """(n,) row of each of n ids in each part, -1 where it is in another one."""
-    if isinstance(ids, str):
-        raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+    require_list(ids)
     wanted = ids if isinstance(ids, IdColumn) else Wanted.of(ids)
     found = [part.find(wanted) for part in version.parts]
     best = np.max([np.full(len(wanted), -1), *found], axis=0)
@@ -115,6 +114,16 @@ def _found(version: Version, ids: Any) -> list[Rows]:
     return found
 
 
+def require_bits(codes: Codes, bits: int) -> None:
+    """Refuse codes of another length than an index has.
+
+    Raises:
+        DataError: names both.
+    """
+    if codes.bits != bits:
+        raise DataError(f"have {codes.bits} bits, the index has {bits}.", field="codes")
+
+
 def require_same_codes(version: Version, codes: Codes) -> None:
     """Refuse codes of another length, or with another number of views.
 
@@ -122,8 +131,7 @@ def require_same_codes(version: Version, codes: Codes) -> None:
         DataError: names both.
     """
     first = version.parts[0].segment.codes if version.parts else codes
-    if codes.bits != first.bits:
-        raise DataError(f"have {codes.bits} bits, the index has {first.bits}.", field="codes")
+    require_bits(codes, first.bits)
     if codes.views != first.views:
         raise DataError(f"{codes.views} per item, the index has {first.views}.", field="codes")
 
@@ -131,25 +139,27 @@ def require_same_codes(version: Version, codes: Codes) -> None:
 def segment_of(version: Version, ids: IdColumn, codes: Codes, payloads: Any) -> Segment:
     """The new items, checked before anything is changed. Arguments and errors are those of `Index.add`."""
     given = len(ids) if payloads is None or isinstance(payloads, str | Path) else len(payloads)
-    _require_counts(ids, codes, given)
+    require_counts(ids, codes, given)
     require_same_codes(version, codes)
     _require_same_ids(version, ids)
     metadata = Metadata.of(payloads, ids, version.kinds)
-    _require_counts(ids, codes, len(metadata))
+    require_counts(ids, codes, len(metadata))
     return Segment(codes, ids, metadata)
 
 
-def _require_counts(ids: IdColumn, codes: Codes, payloads: int) -> None:
+def require_counts(ids: IdColumn, codes: Codes, payloads: int) -> None:
+    """Refuse different numbers of ids, codes and payloads.
+
+    Raises:
+        DataError: names all three.
+    """
     if not len(ids) == len(codes) == payloads:
         raise DataError(f"{len(ids)} ids, {len(codes)} codes, {payloads} payloads: the counts must be equal.")
 
 
 def _require_same_ids(version: Version, ids: IdColumn) -> None:
-    """Refuse strings next to integers."""
-    if version.parts and len(ids):
-        kind = version.parts[0].segment.ids.kind
-        if (kind == "string") != (ids.kind == "string"):
-            raise DataError(f"new ids of kind {ids.kind} cannot be added to ids of kind {kind}.", field="ids")
+    if version.parts:
+        require_same_kind(ids, version.parts[0].segment.ids.kind)
 
 
 def _require_other_ids(versions: Sequence[Version], names: Sequence[str], ids: IdColumn) -> None:

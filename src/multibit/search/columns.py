@@ -91,8 +91,7 @@ class IdColumn:
         Raises:
             DataError: an id that is neither string nor integer, both kinds mixed, or a duplicate.
         """
-        if isinstance(ids, str):
-            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+        require_list(ids)
         if isinstance(ids, IdColumn):
             return ids
         if isinstance(ids, range) and ids.step == 1 and ids.start >= -(2**63) and ids.stop <= 2**63:
@@ -384,6 +383,29 @@ class Wanted:
 
     def __len__(self) -> int:
         return self.count
+
+
+def require_list(ids: Any) -> None:
+    """Refuse one text, which Python would take for a list of letters, as ids.
+
+    Raises:
+        DataError: a text.
+    """
+    if isinstance(ids, str):
+        raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+
+
+def require_same_kind(ids: IdColumn, kind: str) -> None:
+    """Refuse strings next to integers.
+
+    Args:
+        ids: to be added. kind: of the ids that there are.
+
+    Raises:
+        DataError: names both.
+    """
+    if len(ids) and (ids.kind == "string") != (kind == "string"):
+        raise DataError(f"new ids of kind {ids.kind} cannot be added to ids of kind {kind}.", field="ids")
 
 
 def unknown_id(name: Any, kind: str, count: int) -> DataError:

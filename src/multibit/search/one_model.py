@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from multibit.codes import Codes
-from multibit.errors import MismatchError, require_kind
+from multibit.codes.packing import require_codes
+from multibit.errors import MismatchError
 
 
 class OfOneModel(ABC):
@@ -36,6 +37,6 @@ class OfOneModel(ABC):
 
     def _require_own(self, codes: Codes, model: str | None = None) -> None:
         """Refuse codes of another model, where that of the codes is given, or both are known."""
-        require_kind(codes, Codes, "codes", "Make them with Codes.binarize(values).")
+        require_codes(codes)
         if model is not None or (codes.model and self.model):
             self.require_model(codes.model if model is None else model)

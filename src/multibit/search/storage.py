@@ -28,7 +28,7 @@ import xxhash
 from multibit.codes import Codes
 from multibit.codes.packing import CodesHeader
 from multibit.errors import DataError, FormatError
-from multibit.files import building, json_text, put_arrays, read_arrays, read_json, require_file, typed
+from multibit.files import AGAIN, building, json_text, put_arrays, read_arrays, read_json, require_file, typed
 from multibit.folders import only_writer, renewing
 from multibit.paths import flush, remove_left_over, require_writable
 from multibit.progress import notice
@@ -43,10 +43,8 @@ from multibit.search.trust import require_whole
 KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
 SEGMENT, REMOVED, ENGINE, PART_VERSION = "index segment", "removed rows", "search engine", 1
 ENDING, TEMPORARY = ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
-FILES = ("file", "removed", "engine")  # of an entry of the manifest
 BLOCK = 1 << 16  # rows of metadata that are checked at a time
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
-_AGAIN = "Write it again or restore a copy."
 _SUFFIX = r"-[0-9a-f]+\.mbs$"
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
@@ -335,7 +333,7 @@ def _manifest(path: Path) -> _Manifest:
     content = read_json(path / MANIFEST, kind=KIND, version=VERSION)
     manifest = typed(content, _Manifest, path / MANIFEST)
     if manifest.xxh3 != _checksum(content):
-        raise FormatError("the content does not match the checksum.", file=path / MANIFEST, hint=_AGAIN)
+        raise FormatError("the content does not match the checksum.", file=path / MANIFEST, hint=AGAIN)
     return manifest
 
 
@@ -372,7 +370,7 @@ def _read_segment(path: Path, entry: _Entry, manifest: _Manifest, verify: bool) 
         if not metadata.kinds.items() <= manifest.fields.items():
             raise ValueError("fields of another kind than the manifest says")
     if not len(codes) == len(ids) == entry.items:
-        raise FormatError(f"{len(codes):,} items, the manifest says {entry.items:,}.", file=file, hint=_AGAIN)
+        raise FormatError(f"{len(codes):,} items, the manifest says {entry.items:,}.", file=file, hint=AGAIN)
     if entry.engine is None:
         return Segment(codes, ids, metadata, file)
     stored = path / entry.engine
@@ -381,7 +379,7 @@ def _read_segment(path: Path, entry: _Entry, manifest: _Manifest, verify: bool) 
         with building(stored):
             engines: dict[str, Engine] = {manifest.engine: _stored(manifest.engine).from_arrays(codes, arrays, facts)}
     except DataError as error:
-        raise FormatError(f"does not fit the segment ({error.problem}).", file=stored, hint=_AGAIN) from None
+        raise FormatError(f"does not fit the segment ({error.problem}).", file=stored, hint=AGAIN) from None
     return Segment(codes, ids, metadata, file, engines, stored)
 
 

@@ -15,8 +15,7 @@ import pyarrow
 
 from multibit.arrays import Rows
 from multibit.errors import FormatError
-
-_AGAIN = "Write it again or restore a copy."
+from multibit.files import AGAIN
 
 
 def require_whole(column: Any, name: str) -> None:
@@ -28,7 +27,7 @@ def require_whole(column: Any, name: str) -> None:
     try:
         column.validate(full=True)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise FormatError(f"corrupt ({error}).", field=name, hint=_AGAIN) from None
+        raise FormatError(f"corrupt ({error}).", field=name, hint=AGAIN) from None
 
 
 def take(column: Any, rows: Rows, name: str) -> Any:
@@ -41,7 +40,7 @@ def take(column: Any, rows: Rows, name: str) -> Any:
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     first, last = ends[rows], ends[np.asarray(rows) + 1]
     if len(rows) and (first.min() < 0 or (last < first).any() or last.max() > (content.size if content else 0)):
-        raise FormatError("a text is outside of the file.", field=name, hint=_AGAIN)
+        raise FormatError("a text is outside of the file.", field=name, hint=AGAIN)
     found = column.take(pyarrow.array(rows))
     require_whole(found, name)
     return found

@@ -14,9 +14,6 @@ from multibit.serve.metrics import Metrics
 from multibit.serve.problems import problem_response, response_to
 from multibit.serve.settings import ServerSettings
 
-OPEN = ("/livez", "/readyz")
-"""Endpoints without a token, next to the files of the page, which hold no data."""
-
 EXPECTED = b"multibit-shard"
 """Header of the requests of a router: the shard, set and model that it expects; another server refuses them."""
 
@@ -86,7 +83,7 @@ class Guard:
         expected = headers.get(EXPECTED)
         if expected is not None and expected.decode("latin-1") != self._identity():
             return problem_response(421, "this server does not have that shard.")
-        path = scope["path"]
+        path = scope["path"]  # without a token: the files of the page, /livez and /readyz, which hold no data
         if self._token and (path.startswith("/v1/") or path == "/metrics"):
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):

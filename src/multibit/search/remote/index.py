@@ -15,7 +15,8 @@ from multibit.codes import Codes
 from multibit.codes.distance import Neighbours, check_k, check_radius
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.batches import Queries, block_size, in_blocks
-from multibit.search.columns import Id, IdColumn, unknown_id
+from multibit.search.changes import require_bits, require_counts
+from multibit.search.columns import Id, IdColumn, require_list, require_same_kind, unknown_id
 from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
 from multibit.search.kinds import merge_kinds
@@ -144,14 +145,10 @@ class RemoteIndex(OfOneModel):
     def _checked(self, facts: Facts, ids: IdColumn, codes: Codes, payloads: Any) -> tuple[Items, dict[str, str]]:
         """New items, and all fields then."""
         codes.require_one_view("A database", "Use a local index.")
-        if codes.bits != facts.bits:
-            raise DataError(f"have {codes.bits} bits, the index has {facts.bits}.", field="codes")
-        if len(ids) and (ids.kind == "string") != (facts.ids == "string"):
-            raise DataError(f"new ids of kind {ids.kind} cannot be added to ids of kind {facts.ids}.", field="ids")
+        require_bits(codes, facts.bits)
+        require_same_kind(ids, facts.ids)
         metadata = Metadata.of(payloads, ids, facts.fields)
-        if not len(ids) == len(codes) == len(metadata):
-            counts = f"{len(ids)} ids, {len(codes)} codes, {len(metadata)} payloads"
-            raise DataError(f"{counts}: the counts must be equal.")
+        require_counts(ids, codes, len(metadata))
         return Items(ids, np.zeros(0, np.int64), codes, metadata), merge_kinds(facts.fields, metadata.kinds)
 
     # Searching
@@ -331,8 +328,7 @@ class RemoteIndex(OfOneModel):
 
     def _listed(self, ids: Any) -> list[Id]:
         """Ids as Python values."""
-        if isinstance(ids, str):
-            raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+        require_list(ids)
         return [each.item() if isinstance(each, np.generic) else each for each in ids]
 
     def _items(self, facts: Facts, ids: Sequence[Id]) -> Items:

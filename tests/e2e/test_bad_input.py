@@ -390,10 +390,8 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(options, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["info", "gone"], ["train", "corrupt.npz", "--out", "new"]], ids=" ".join)
-def test_the_real_program_prints_one_line_too(arguments, tmp_path):
-    (tmp_path / "corrupt.npz").write_bytes(b"PK\x03\x04")
-    command = [Path(sys.executable).with_name("multibit"), *arguments]
+def test_the_real_program_prints_one_line_too(tmp_path):
+    command = [Path(sys.executable).with_name("multibit"), "info", "gone"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1

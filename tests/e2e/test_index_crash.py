@@ -362,10 +362,7 @@ def load_while_replaced(path, verify, at):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_an_index_that_is_replaced_at_any_line_of_its_loading_is_the_old_one_or_the_new_one(
-    tmp_path, verify, monkeypatch
-):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
+def test_an_index_that_is_replaced_at_any_line_of_its_loading_is_the_old_one_or_the_new_one(tmp_path, verify):
     path, loaded = tmp_path / "a.mbx", set()
     save(path, 1)
     for at in range(lines_of(lambda: Index.load(path, verify=verify))):

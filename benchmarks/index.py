@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 from common import new_parser, random_codes
 
 from multibit import Codes, Index
-from multibit.search.batches import write_hits
+from multibit.search.results import write_hits
 
 BITS, ROUNDS = 128, 15
 SMOKE, MILLION = 2_000, 1_000_000

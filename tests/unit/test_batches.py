@@ -15,8 +15,9 @@ from multibit import Codes, Index
 from multibit.data.manifest import read_manifest
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.search import batches
-from multibit.search.batches import Queries, QueryFile, block_size, unpacked, write_hits
+from multibit.search.batches import Queries, QueryFile, block_size, unpacked
 from multibit.search.exchange import import_index
+from multibit.search.results import write_hits
 
 BITS = np.random.default_rng(3).integers(0, 2, (40, 24), np.uint8)
 QUERIES = Codes.from_bits(np.random.default_rng(4).integers(0, 2, (23, 24), np.uint8))

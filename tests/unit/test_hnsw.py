@@ -11,9 +11,9 @@ import pytest
 from databases import PostgresServer, binaries_with_pgvector
 from multibit import Codes, Index
 from multibit.errors import ConfigError, DataError
-from multibit.search.batches import write_hits
 from multibit.search.remote import create_remote, hnsw, load, open_remote, recall
 from multibit.search.remote.urls import read_url
+from multibit.search.results import write_hits
 
 ITEMS, BITS = 3000, 64
 TABLES = iter(range(1000))

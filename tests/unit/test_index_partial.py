@@ -13,7 +13,7 @@ import pytest
 from multibit import Codes, Index
 from multibit.codes import lists
 from multibit.errors import FormatError
-from multibit.search.batches import write_hits
+from multibit.search.results import write_hits
 
 BITS = np.random.default_rng(8).integers(0, 2, (3000, 32), np.uint8)
 QUERIES = Codes.from_bits(BITS[[4, 1500, 2800]])

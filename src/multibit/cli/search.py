@@ -231,7 +231,8 @@ def _search_file(queries: Path, run: Path, asked: _Asked, out: Path | None) -> N
     from multibit.paths import require_writable
     from multibit.pipeline import open_run
     from multibit.queries import read_queries
-    from multibit.search.batches import QueryFile, require_free_names, write_hits
+    from multibit.search.batches import QueryFile
+    from multibit.search.results import require_free_names, write_hits
 
     if out is None:
         raise ConfigError("needed with --queries.", option="out", hint="Name the .parquet of hits to write.")

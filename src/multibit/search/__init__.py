@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from multibit.search.batches import QueryFile, write_hits
+    from multibit.search.batches import QueryFile
     from multibit.search.hits import Hit
     from multibit.search.index import Index
-    from multibit.search.results import SearchResult
+    from multibit.search.results import SearchResult, write_hits
 
 __all__ = ["Hit", "Index", "QueryFile", "SearchResult", "write_hits"]
 
@@ -16,9 +16,9 @@ __all__ = ["Hit", "Index", "QueryFile", "SearchResult", "write_hits"]
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "batches": ["QueryFile", "write_hits"],
+        "batches": ["QueryFile"],
         "hits": ["Hit"],
         "index": ["Index"],
-        "results": ["SearchResult"],
+        "results": ["SearchResult", "write_hits"],
     },
 )

@@ -1,12 +1,12 @@
-"""Queries by the hundred thousand: read from Parquet in blocks, searched, and written to Parquet, in bounded memory."""
+"""Queries by the hundred thousand: read from Parquet in blocks of bounded memory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,17 +19,12 @@ from multibit.codes import Codes, Modality
 from multibit.config import MAX_BITS
 from multibit.errors import DataError
 from multibit.files import typed
-from multibit.paths import replacing, require_regular, require_suffix
-from multibit.progress import track
+from multibit.paths import require_regular
+from multibit.search.kinds import Kind
 from multibit.search.parquet import PARQUET_ERRORS, unreadable
-from multibit.search.storage import Kind
-
-if TYPE_CHECKING:
-    from multibit.search.results import SearchResult
 
 BLOCK = 8192  # queries of a block
 HITS = 1 << 20  # of a block
-QUERY, RANK, DISTANCE = "query", "rank", "distance"  # columns of hits, together with the id, before the fields
 ID, CODE = "id", "code"  # columns of a Parquet file of codes, as `exchange.export_index` writes them
 FACTS = b"multibit"  # key of what multibit tells about the codes in such a file
 GIVEN = (CODE, "text", "image")  # columns that queries are read from, the first one that a file has
@@ -225,68 +220,6 @@ def in_blocks(queries: Codes | Iterable[Queries], size: int) -> Iterator[Queries
             rows: Rows = np.arange(start, min(start + size, len(block.codes)))
             ids = pyarrow.array(rows) if block.ids is None else block.ids.slice(start, size)
             yield Queries(block.codes.take(rows), ids)
-
-
-def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) -> int:
-    """Write the answers to queries as Parquet: `query`, `rank`, `id`, `distance`, and the fields of the search.
-
-    An existing file is unchanged if writing fails or the process ends.
-
-    Args:
-        path: ending in .parquet. results: as from `Index.search_batches`. total: number of queries, for the progress.
-
-    Returns:
-        Number of hits.
-
-    Raises:
-        DataError: another ending, or a field that is named like one of the first columns.
-        OSError: cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from multibit import Index
-        >>> index, codes = Index(), Codes.from_bits([[1, 1], [1, 0]])
-        >>> index.add(["a", "b"], codes)
-        >>> out = Path(tempfile.mkdtemp()) / "hits.parquet"
-        >>> write_hits(out, index.search_batches(codes, k=1), total=2)
-        2
-        >>> pyarrow.parquet.read_table(out).to_pylist()
-        [{'query': 0, 'rank': 1, 'id': 'a', 'distance': 0}, {'query': 1, 'rank': 1, 'id': 'b', 'distance': 0}]
-    """
-    target = Path(path)
-    require_suffix(target, ".parquet")
-    hits, writer = 0, None
-    with replacing(target) as temporary, track("Searching", total, "queries") as advance:
-        try:
-            for result in results:
-                table = result.to_table()
-                if writer is None:
-                    facts = {
-                        "bits": result.bits,
-                        "lost": [str(lost.file) for lost in result.lost],
-                        "exact": result.exact,
-                    }
-                    schema = table.schema.with_metadata({FACTS: json.dumps(facts)})
-                    writer = pyarrow.parquet.ParquetWriter(temporary, schema)
-                writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
-                hits += table.num_rows
-                advance(len(result))
-        finally:
-            if writer is not None:
-                writer.close()
-    return hits
-
-
-def require_free_names(fields: Sequence[str]) -> None:
-    """Refuse fields that are named like a column of every table of hits.
-
-    Raises:
-        DataError: names the first such field.
-    """
-    for name in fields:
-        if name in (QUERY, RANK, ID, DISTANCE):
-            problem = f"a field is named {name!r}, as a column of the hits."
-            raise DataError(problem, option="fields", hint="Choose other fields, or rename it.")
 
 
 def _no_rows(schema: Any, columns: list[str]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow
@@ -30,6 +30,9 @@ TYPES: dict[str, Any] = {
     "json": pyarrow.large_string(),
 }
 """Kind -> Arrow type of the column."""
+
+Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
+"""Kinds that a file may name."""
 
 VALUES: dict[str, Any] = {**TYPES, "list": pyarrow.large_string()}
 """Kind -> Arrow type of one value, of a list that of what is in it."""

@@ -1,23 +1,30 @@
-"""Results of a search: rows of a version of an index, and what they stand for."""
+"""Results of a search: rows of a version of an index, what they stand for, and their Parquet file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.distance import Neighbours, ScoredRows
 from multibit.errors import DataError, counted
-from multibit.search.batches import DISTANCE, ID, QUERY, RANK, require_free_names
+from multibit.paths import replacing, require_suffix
+from multibit.progress import track
+from multibit.search.batches import FACTS, ID
 from multibit.search.columns import Id, IdColumn
 from multibit.search.hits import Hit
 from multibit.search.segments import Lost, Version, in_order
 from multibit.table import Number, Table
+
+QUERY, RANK, DISTANCE = "query", "rank", "distance"  # columns of hits, together with the id, before the fields
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -174,3 +181,65 @@ class SearchResult:
         parts = self._version.by_part(rows)
         column = IdColumn.concatenate([part.segment.ids.take(inner) for part, _, inner in parts])
         return column.to_arrow().take(pyarrow.array(in_order(parts)))
+
+
+def write_hits(path: Path | str, results: Iterable[SearchResult], total: int) -> int:
+    """Write the answers to queries as Parquet: `query`, `rank`, `id`, `distance`, and the fields of the search.
+
+    An existing file is unchanged if writing fails or the process ends.
+
+    Args:
+        path: ending in .parquet. results: as from `Index.search_batches`. total: number of queries, for the progress.
+
+    Returns:
+        Number of hits.
+
+    Raises:
+        DataError: another ending, or a field that is named like one of the first columns.
+        OSError: cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from multibit import Codes, Index
+        >>> index, codes = Index(), Codes.from_bits([[1, 1], [1, 0]])
+        >>> index.add(["a", "b"], codes)
+        >>> out = Path(tempfile.mkdtemp()) / "hits.parquet"
+        >>> write_hits(out, index.search_batches(codes, k=1), total=2)
+        2
+        >>> pyarrow.parquet.read_table(out).to_pylist()
+        [{'query': 0, 'rank': 1, 'id': 'a', 'distance': 0}, {'query': 1, 'rank': 1, 'id': 'b', 'distance': 0}]
+    """
+    target = Path(path)
+    require_suffix(target, ".parquet")
+    hits, writer = 0, None
+    with replacing(target) as temporary, track("Searching", total, "queries") as advance:
+        try:
+            for result in results:
+                table = result.to_table()
+                if writer is None:
+                    facts = {
+                        "bits": result.bits,
+                        "lost": [str(lost.file) for lost in result.lost],
+                        "exact": result.exact,
+                    }
+                    schema = table.schema.with_metadata({FACTS: json.dumps(facts)})
+                    writer = pyarrow.parquet.ParquetWriter(temporary, schema)
+                writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
+                hits += table.num_rows
+                advance(len(result))
+        finally:
+            if writer is not None:
+                writer.close()
+    return hits
+
+
+def require_free_names(fields: Sequence[str]) -> None:
+    """Refuse fields that are named like a column of every table of hits.
+
+    Raises:
+        DataError: names the first such field.
+    """
+    for name in fields:
+        if name in (QUERY, RANK, ID, DISTANCE):
+            problem = f"a field is named {name!r}, as a column of the hits."
+            raise DataError(problem, option="fields", hint="Choose other fields, or rename it.")

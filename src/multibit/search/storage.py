@@ -36,6 +36,7 @@ from multibit.search import journal
 from multibit.search.columns import IdColumn, IdHeader, text_column
 from multibit.search.engines import ENGINES, Engine, StoredEngine
 from multibit.search.journal import MANIFEST
+from multibit.search.kinds import Kind
 from multibit.search.metadata import Metadata
 from multibit.search.segments import Lost, Part, Segment, Version
 from multibit.search.trust import require_whole
@@ -47,8 +48,6 @@ BLOCK = 1 << 16  # rows of metadata that are checked at a time
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _SUFFIX = r"-[0-9a-f]+\.mbs$"
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
-Kind = Literal["string", "integer", "float", "boolean", "date", "timestamp", "timestamp UTC", "list", "json"]
-"""As in `multibit.search.kinds.TYPES`."""
 
 
 class _Entry(msgspec.Struct):

@@ -31,8 +31,8 @@ from multibit.codes import Modality
 from multibit.data.manifest import read_manifest
 from multibit.features import packaged as encoders
 from multibit.features.recipe import EncoderRecipe
-from multibit.hashing.loop import TrainingState
 from multibit.hashing.methods.multibit import build_model
+from multibit.hashing.state import TrainingState
 from multibit.hashing.train import Training
 from multibit.records import STATE_FILE
 from multibit.search.engines import ENGINES

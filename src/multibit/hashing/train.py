@@ -25,9 +25,10 @@ from multibit.hashing.code_model import CodeModel, check_device
 from multibit.hashing.encode import encode
 from multibit.hashing.learner import require_full_batch, require_unrelated
 from multibit.hashing.lengths import PerLength
-from multibit.hashing.loop import TrainingState, fit
+from multibit.hashing.loop import fit
 from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
 from multibit.hashing.processes import train_in_processes
+from multibit.hashing.state import TrainingState
 from multibit.hashing.threads import on_threads
 from multibit.progress import showing
 from multibit.relation import RelationTeacher

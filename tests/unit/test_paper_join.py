@@ -16,7 +16,8 @@ from multibit import Config, FeatureStore, measurement
 from multibit.errors import ConfigError, DataError, FormatError
 from multibit.files import write_json
 from multibit.paper.figures import FIGURES
-from multibit.paper.join import LAYOUTS, join
+from multibit.paper.join import join
+from multibit.paper.layouts import LAYOUTS
 from multibit.paper.outcome import printed_tables, printed_texts
 from multibit.paper.reproduce import FIGURE_KIND, FIGURE_VERSION, KIND, VERSION, choose, reproduce_all
 from multibit.paper.reproduction import Reproduction, Subject

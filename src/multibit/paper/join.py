@@ -2,185 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from multibit import __version__
-from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError, DataError, FormatError, shown
 from multibit.files import read_json
 from multibit.folders import subfolder
-from multibit.paper.accuracy_cells import P_VALUE
 from multibit.paper.cells import FLOAT, Cells
 from multibit.paper.figures import FIGURES, PaperFigure
-from multibit.paper.outcome import DATASETS, Entry, Outcome
+from multibit.paper.finished import Finished, Made, read_finished
+from multibit.paper.layouts import LAYOUTS, Layout
+from multibit.paper.outcome import Entry, Outcome
+from multibit.paper.panels import PanelTable
 from multibit.paper.reproduce import (
     FIGURE_KIND,
     FIGURE_VERSION,
-    KIND,
     SUMMARY,
-    VERSION,
-    MadeTable,
-    Style,
-    Summary,
     numbers_of,
     save_figure,
 )
 from multibit.paper.tables import TABLES
 from multibit.paths import replacing
 from multibit.report.page import missing_for_figures
-from multibit.table import Cell, Mark, Number, Table, mark_columns, write_table
+from multibit.table import Cell, Mark, Table, mark_columns, write_table
 
 PAGE = "joined"
-Part = Literal["dataset", "row", "quantity", "bits", "column"]
-"""What names a cell: dataset, row, column; and quantity and code length, into which a column can be divided."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a table of several datasets is arranged in the paper.
-
-    Attributes:
-        down: parts that name a line, outermost first. across: parts that name a column, outermost first.
-        compared: whose values compete for bold and underline: the rows of one column and dataset, those of one
-            direction among them, all cells of a dataset, or none.
-    """
-
-    down: tuple[Part, ...] = ("dataset", "row")
-    across: tuple[Part, ...] = ("column",)
-    compared: Literal["rows", "directions", "grid", "none"] = "rows"
-
-
-WIDE: tuple[Part, ...] = ("dataset", "bits")
-LAYOUTS: dict[str, Layout] = {
-    "parameters": Layout(("row",), ("dataset",), "none"),
-    "data-split": Layout(("dataset",), ("column",), "none"),
-    "scale-coverage": Layout(compared="none"),
-    "quadrature-fidelity": Layout(("dataset",), ("column", "row"), "none"),
-    "teacher-quality": Layout(("column", "row"), ("dataset",)),
-    "teacher-aligned": Layout(("dataset",), ("row", "column")),
-    "main-comparison": Layout(("row",), WIDE, "directions"),
-    "component-ablation": Layout(("row",), WIDE),
-    "teacher-transfer": Layout(("row",), WIDE),
-    "query-gain": Layout(("row", "dataset"), ("column",), "none"),
-    "resolution-idf": Layout(across=("bits", "quantity")),
-    "resolution-label-names": Layout(across=("bits", "quantity")),
-    "evaluator-agreement": Layout(("dataset",), ("column",), "none"),
-    "resolution-strata": Layout(compared="none"),
-    "scale-boundary": Layout(compared="none"),
-    "quantization": Layout(across=("quantity", "bits"), compared="none"),
-    "tie-ceiling": Layout(compared="none"),
-    "order-preservation": Layout(across=("quantity", "bits"), compared="none"),
-    "sensitivity": Layout(compared="grid"),
-    "multi-length-cost": Layout(),
-    "cross-length-agreement": Layout(),
-    "rank-displacement": Layout(),
-    "efficiency": Layout(compared="none"),
-}
-"""Name of the table -> its arrangement; a table that is not here does not depend on the dataset."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """One measured cell of a finished reproduction.
-
-    Attributes:
-        names: what names it. got: one value per seed. paper: printed value, NaN where the paper has none.
-        form: Python format. larger_is_better: how to compare two values.
-    """
-
-    names: Mapping[Part, str]
-    got: tuple[float, ...]
-    paper: float
-    form: str
-    larger_is_better: bool
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds; NaN where one of them is undefined."""
-        return float(np.mean(self.got))
-
-    def number(self) -> Number:
-        """Measured value, with the deviation over the seeds, and the paper's in parentheses."""
-        paper = "" if math.isnan(self.paper) else f" ({self.paper:{self.form}})"
-        spread = float(np.std(self.got, ddof=1)) if len(set(self.got)) > 1 else None
-        return Number(self.mean, self.form, paper, spread)
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A reproduction that was read from its folder.
-
-    Attributes:
-        folder: of the reproduction. title: printed name of the dataset.
-        facts: what was measured with, human-readable.
-        cells: name of the table -> its cells. claims: name of the table -> claim -> verdict in words.
-        notes: name of the table -> what else to know about this dataset. bits: name of the table -> the length that a
-            table of one length shows.
-    """
-
-    folder: Path
-    title: str
-    facts: str
-    cells: Mapping[str, Sequence[Made]]
-    claims: Mapping[str, Mapping[str, str]]
-    notes: Mapping[str, str]
-    bits: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class PanelTable(Table):
-    """A table whose header has a line of groups, and whose lines are in blocks.
-
-    Attributes:
-        groups: title and number of columns of each group, in order; empty for a plain header.
-        under: heading of each column below its group. blocks: number of lines of each block.
-        leading: number of columns that name a line.
-    """
-
-    groups: tuple[tuple[str, int], ...] = ()
-    under: tuple[str, ...] = ()
-    blocks: tuple[int, ...] = field(default=())
-    leading: int = 1
-
-    def latex(self) -> str:
-        """A booktabs table: groups over their columns, a rule between blocks."""
-        lines = super().latex().split("\n")
-        top = lines.index(r"\toprule")
-        if self.groups:
-            lines[top + 1 : top + 2] = self._grouped_header(lines[top + 1])
-        start = lines.index(r"\midrule") + 1
-        for lines_above in np.cumsum(self.blocks)[:-1][::-1]:
-            lines.insert(start + int(lines_above), r"\midrule")
-        return "\n".join(lines)
-
-    def _grouped_header(self, plain: str) -> list[str]:
-        """The two header lines, and the rules between them; `plain` has the headings of the leading columns."""
-        leading = plain.removesuffix(r" \\").split(" & ")[: self.leading]
-        titles = [_latex_header((title,)).removesuffix(r" \\") for title, _ in self.groups]
-        spans, rules, column = [], [], self.leading + 1
-        for title, (_, width) in zip(titles, self.groups, strict=True):
-            spans.append(rf"\multicolumn{{{width}}}{{c}}{{{title}}}")
-            rules.append(rf"\cmidrule(lr){{{column}-{column + width - 1}}}")
-            column += width
-        return [
-            " & ".join([*leading, *spans]) + r" \\",
-            " ".join(rules),
-            _latex_header((*[""] * self.leading, *self.under)),
-        ]
-
-
-def _latex_header(headings: Sequence[str]) -> str:
-    """The header line of a table, escaped."""
-    lines = Table("", tuple(headings), ()).latex().split("\n")
-    return lines[lines.index(r"\toprule") + 1]
 
 
 def join(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -202,7 +52,7 @@ def join(folders: Sequence[Path], out: Path) -> list[Path]:
         raise ConfigError("need one or more folders of finished reproductions, got none.", option="join")
     if (out / SUMMARY).exists():
         raise DataError("is a reproduction itself.", file=out, option="out", hint="Choose another `out`.")
-    finished = [_read(Path(folder)) for folder in folders]
+    finished = [read_finished(Path(folder)) for folder in folders]
     titles = [each.title for each in finished]
     if repeated := next((title for title in titles if titles.count(title) > 1), None):
         raise DataError(f"two folders are of {repeated}.", option="join", hint="Give one folder for each dataset.")
@@ -342,56 +192,3 @@ def _write(path: Path, content: bytes) -> Path:
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
-
-
-# Reading
-
-
-def _read(folder: Path) -> Finished:
-    path = folder / SUMMARY
-    content = read_json(path, kind=KIND, version=VERSION, form=Summary, hint="Make it again.")
-    title = DATASETS.get(content.column or "", folder.resolve().name)
-    return Finished(
-        folder,
-        title,
-        _facts(content),
-        {name: _cells_of(title, table) for name, table in content.tables.items()},
-        {name: _verdicts_of(table) for name, table in content.tables.items()},
-        {name: table.note for name, table in content.tables.items()},
-        {name: table.bits for name, table in content.tables.items()},
-    )
-
-
-def _cells_of(title: str, table: MadeTable) -> list[Made]:
-    found = []
-    for cell in table.cells:
-        got = tuple(math.nan if value is None else value for value in cell.got)
-        paper = math.nan if cell.paper is None else cell.paper
-        quantity, _, bits = cell.column.rpartition(" ")
-        if quantity == P_VALUE.name:
-            continue
-        names: dict[Part, str] = {
-            "dataset": title, "row": cell.row, "column": cell.column,
-            "quantity": quantity or cell.column, "bits": bits,
-        }  # fmt: skip
-        style = table.columns.get(cell.column, Style())  # earlier versions did not write how a column is printed
-        found.append(Made(names, got, paper, style.form, style.larger_is_better))
-    return found
-
-
-def _verdicts_of(table: MadeTable) -> dict[str, str]:
-    words = {True: "yes", False: "NO", None: "-"}
-    return {
-        claim: words[verdict] + (f" ({table.found[claim]})" if claim in table.found else "")
-        for claim, verdict in table.claims.items()
-    }
-
-
-def _facts(content: Summary) -> str:
-    """Seeds, and the settings that are not those of the paper."""
-    paper = PRESETS.get(content.column or "default", Config()).to_dict()
-    changed = [f"{name} {value}" for name, value in content.config.items() if paper.get(name, value) != value]
-    seeds = ", ".join(map(str, content.seeds))
-    return f"seeds {seeds}; " + (
-        f"settings other than the paper's: {', '.join(changed)}." if changed else "settings of the paper."
-    )

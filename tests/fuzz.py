@@ -44,6 +44,7 @@ from multibit.hashing.linear_codes import LinearCodes
 from multibit.hashing.methods.dpsih import PolysemicCodes
 from multibit.hashing.model import HashModel
 from multibit.paper import join, reproduction
+from multibit.paper.finished import read_finished
 from multibit.records import content_of
 from multibit.relation import load_teacher
 from multibit.runs import describe_code, read_history
@@ -257,7 +258,7 @@ def _use_teacher(path: Path) -> object:
 
 
 def _use_reproduction(path: Path) -> object:
-    finished = join._read(path.parent)
+    finished = read_finished(path.parent)
     return [table.markdown() for table in join.joined_tables([finished]).values()]
 
 

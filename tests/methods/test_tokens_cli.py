@@ -13,7 +13,12 @@ from multibit.features.recipe import EncoderRecipe
 
 pytestmark = pytest.mark.slow
 TOKENS = [name for name, method in METHODS.items() if method.inputs == "tokens"]
-SMALL = settings(epochs=2, lengths="8,16", batch_size=16)
+SMALL = {"epochs": 2, "lengths": "8,16", "batch_size": 16, "dimension": 16, "hidden": 32, "concepts": 4}
+
+
+def small(name):
+    """Options of a quick training, of those that a method has."""
+    return settings(**{key: value for key, value in SMALL.items() if hasattr(METHODS[name].defaults, key)})
 
 
 class Colours:
@@ -86,7 +91,7 @@ def known(patch):
 def test_a_method_that_reads_tokens_goes_all_the_way(name, folder, tmp_path, monkeypatch):
     known(monkeypatch)
     run = tmp_path / "run"
-    done("train", folder / "tokens", "--out", run, "--method", name, *SMALL)
+    done("train", folder / "tokens", "--out", run, "--method", name, *small(name))
     assert Run.load(run).model.reads_tokens
     done("evaluate", run, "--no-report")
     done("index", run)
@@ -100,7 +105,7 @@ def test_the_codes_of_a_query_are_those_of_the_item(folder, tmp_path, monkeypatc
     """An image that is searched for by its own pixels is coded as it was when it was stored."""
     known(monkeypatch)
     run = tmp_path / "run"
-    done("train", folder / "tokens", "--out", run, "--method", TOKENS[0], *SMALL)
+    done("train", folder / "tokens", "--out", run, "--method", TOKENS[0], *small(TOKENS[0]))
     done("index", run)
     first = done("search", run, folder / "5.png", "--in", "image", "-k", 1, "--json")
     assert '"distance": 0' in first
@@ -108,6 +113,6 @@ def test_the_codes_of_a_query_are_those_of_the_item(folder, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", TOKENS)
 def test_without_tokens_it_is_refused_and_the_variant_is_named(name, folder, tmp_path):
-    said = refused("train", folder / "plain", "--out", tmp_path / "run", "--method", name, *SMALL)
+    said = refused("train", folder / "plain", "--out", tmp_path / "run", "--method", name, *small(name))
     assert_names(said, "tokens: ", repr(name), f"{name.removesuffix('-single')}-pooled")
     assert not (tmp_path / "run").exists()

@@ -43,7 +43,7 @@ def run_on_ray(work: Callable[[int], T], parts: Sequence[int], workers: int, *, 
     if started:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     try:
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources: dict[str, float] = ray.cluster_resources()
         available = resources.get("GPU" if gpu else "CPU", 1)
         count = max(1, min(workers, len(parts), int(available)))
         replaced = ray.remote(num_cpus=1, num_gpus=int(gpu), max_restarts=RETRIES, max_task_retries=RETRIES)

@@ -23,7 +23,8 @@ from multibit.data.sample import load_sample
 from multibit.errors import ConfigError, DataError, FormatError, MismatchError
 from multibit.features import export, portable, sessions
 from multibit.features.export import cached_encoder, export_encoder
-from multibit.features.extract import begun_with, extract_features
+from multibit.features.extract import extract_features
+from multibit.features.extraction import begun_with
 from multibit.features.load import load_image_encoder, load_text_encoder
 from multibit.features.portable import PortableImages, PortableTexts
 from multibit.features.recipe import Recipe

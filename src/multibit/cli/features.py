@@ -85,7 +85,8 @@ def features(
     """
     from multibit.data.manifest import read_manifest
     from multibit.data.objects import is_url
-    from multibit.features.extract import begun_with, extract_features, replace_labels
+    from multibit.features.extract import extract_features, replace_labels
+    from multibit.features.extraction import begun_with
     from multibit.hashing.code_model import check_device
     from multibit.paths import require_writable
 

@@ -77,7 +77,7 @@ def left_over(path):
 def listed(path):
     """Names of the files of an index."""
     entries = json.loads((path / "manifest.json").read_text())["segments"]
-    return {"manifest.json", *(entry.get(key) for entry in entries for key in storage.FILES)}
+    return {"manifest.json", *(entry.get(key) for entry in entries for key in ("file", "removed", "engine"))}
 
 
 def raw(path):

@@ -112,6 +112,13 @@ def test_every_table_is_measured_and_printed(name, kept):
     assert set(outcome.verdicts) == {claim.text for claim in TABLES[name].claims if claim.concerns("mirflickr")}
 
 
+@pytest.fixture
+def small_grid(monkeypatch):
+    """The sensitivity to four settings instead of all: each is a training."""
+    for name in ("GRID_ALPHA", "GRID_ETA"):
+        monkeypatch.setattr(accuracy, name, getattr(accuracy, name)[:2])
+
+
 OTHER_LENGTHS = [
     pytest.param(lengths, name, id=f"{name} at {lengths}")
     for lengths in ((8, 72), (16,), (80, 96))
@@ -120,6 +127,7 @@ OTHER_LENGTHS = [
 ]
 
 
+@pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize(("lengths", "name"), OTHER_LENGTHS)
 def test_every_table_is_made_at_other_lengths(lengths, name, kept):
     outcome = reproduce(TABLES[name], kept[lengths], [42])
@@ -156,6 +164,7 @@ def test_resolution_is_measured_at_the_lengths_of_the_paper_or_else_at_all(name,
     assert shown == {(8, 72): {8}, (80, 96): {80, 96}}
 
 
+@pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize(
     ("name", "lengths", "bits"),
     [

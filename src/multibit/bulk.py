@@ -36,6 +36,7 @@ MODEL = b"multibit model"  # key of the fingerprint in the files
 def code_parts(run: Run, parts: Parts, out: str, *, engine: str = "local", workers: int = 2) -> int:
     """Write the codes of data in a store, a Parquet file for each part, with ids, first texts and labels.
 
+    `index_parts` has an example.
     There is a column of packed codes for each index of the run, see `index_names`. What was stopped is resumed by the
     same call.
 

@@ -253,7 +253,20 @@ class Client:
 
 
 class AsyncClient:
-    """`Client` for an event loop: the same methods, to be awaited."""
+    """`Client` for an event loop: the same arguments and methods, which are to be awaited.
+
+    Example:
+        >>> import asyncio
+        >>> async def search():
+        ...     problem = {"title": "", "status": 422, "detail": "no such length.", "field": "bits"}
+        ...     transport = httpx.MockTransport(lambda request: httpx.Response(422, json=problem))
+        ...     async with AsyncClient("http://localhost:8080", transport=transport) as client:
+        ...         await client.search(text="a red flower", bits=999)
+        >>> asyncio.run(search())
+        Traceback (most recent call last):
+            ...
+        multibit.client.ServerError: bits: no such length.
+    """
 
     def __init__(self, url: str, token: str = "", *, timeout: float = TIMEOUT, **options: Any) -> None:
         self._http = httpx.AsyncClient(**_settings(url, token, timeout, options))

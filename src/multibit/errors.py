@@ -209,7 +209,17 @@ class MismatchError(MultibitError):
 
 
 class BusyError(MultibitError):
-    """Another process is writing the same file or folder."""
+    """Another process is writing the same file or folder.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from multibit.folders import only_writer
+        >>> with only_writer(Path("folder"), ("*",)), only_writer(Path("folder"), ("*",)):
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        multibit.errors.BusyError: folder: another process is writing there. Try again when it is done.
+    """
 
 
 class UnavailableError(MultibitError):

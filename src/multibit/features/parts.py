@@ -103,7 +103,7 @@ def extract_parts(
     engine: str = "local",
     workers: int = 2,
 ) -> int:
-    """Encode the images and texts of data in a store; `join_parts` makes one feature store of the result.
+    """Encode the images and texts of data in a store; `join_parts` makes one feature store of it, and has an example.
 
     Args:
         parts: of the data. out: URL of the folder of the result. engine: "local", or "ray" for a Ray cluster whose

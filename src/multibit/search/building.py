@@ -26,7 +26,11 @@ BLOCK = 1 << 18  # items of an index that are read at a time
 
 
 class IndexBuilder:
-    """Takes the items of an index in blocks, see `create_index`."""
+    """Takes the items of an index in blocks; `create_index` makes one, and has an example.
+
+    Args:
+        writer: of the segments. size: items of a segment, at least. fields: kinds of fields that are known before.
+    """
 
     def __init__(self, writer: SegmentWriter, size: int, fields: Mapping[str, str]) -> None:
         self._writer, self._size = writer, size

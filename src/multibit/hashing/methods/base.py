@@ -36,6 +36,12 @@ class Method:
         tables: on which features a comparison of all methods has it, those without or those with tokens.
         venue: where it was published. source: repository and commit of the public code that was read.
         differs: what is different from the published code, in one or two sentences.
+
+    Example:
+        >>> from multibit import METHODS
+        >>> method = METHODS["multibit"]
+        >>> method.lengths, method.inputs, method.configure(None, None, {"epochs": 5}).epochs
+        ('nested', 'pooled', 5)
     """
 
     name: str

@@ -17,7 +17,7 @@ from multibit.errors import ConfigError, DataError, MissingExtraError
 from multibit.search.engines import ENGINES, Capabilities
 
 ITEMS = [1, 63, 64, 65, 127, 128, 129]
-LENGTHS = [1, 7, 8, 16, 17, 63, 64, 65, 128, 256]
+LENGTHS = [1, 7, 8, 16, 17, 63, 64, 65, 112, 128, 256]  # of 1, 2, 4, 5, 7, 8 and 16 words
 SIZES = [*dict.fromkeys([*itertools.product(ITEMS, (65,)), *itertools.product((129,), LENGTHS)])]
 MANY = [(10_000, 8), (10_000, 17), (10_000, 256)]
 METHODS = {name: name for name in ENGINES} | {

@@ -7,16 +7,19 @@ queries. Runs are kept in the folder of --out, so a second call only measures. -
 
 FEATURES is a feature store or `.npz`. With --labels it is created: features are planted on real labels, with mean and
 covariance of real CLIP image vectors (CLIP.npy, any number of rows), as a check on data that the method was not
-selected on. With --sides N it is created with one of ten labels for each of 2,866 items and features of only N values,
-where the texts of ten values are topic vectors. --smoke trains a tiny model on small planted features and only checks
-that everything runs.
+selected on; with --tags the texts are the real tags of FILE.npz as words. With --sides N it is created with one of ten
+labels for each of 2,866 items and features of only N values, where the texts of ten values are topic vectors; with
+--histograms the texts are these and the images are histograms of 128 visual words. --smoke trains a tiny model on small
+planted features and only checks that everything runs.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_matrix
 from trainings import comparison_parser, own_recall, reproduction, smoke_reproduction
 
 from multibit import Config
@@ -57,21 +60,53 @@ def planted(labels: np.ndarray, clip: np.ndarray, seed: int = 0) -> dict[str, np
     return features
 
 
-def planted_on(file: str, key: str, clip: str) -> dict[str, np.ndarray]:
-    """Features planted on the labels of at most `ITEMS` items of a file, with CLIP vectors of another."""
-    labels = np.load(file)[key]
-    labels = labels[np.sort(np.random.default_rng(0).permutation(len(labels))[:ITEMS])]
-    return {"labels": labels, **planted(labels, np.load(clip).astype(np.float64))}
+def planted_on(file: str, key: str, clip: str, tags: bool) -> dict[str, np.ndarray]:
+    """Features planted on the labels of at most `ITEMS` items of a file, with CLIP vectors of another.
+
+    With `tags` the texts are not planted: they are the words of the items in the file, 1 for each that an item has.
+    """
+    data = np.load(file)
+    rows = np.sort(np.random.default_rng(0).permutation(len(data[key]))[:ITEMS])
+    arrays = {"labels": data[key][rows], **planted(data[key][rows], np.load(clip).astype(np.float64))}
+    if tags:
+        parts = (data["tags_indices"], data["tags_indptr"])
+        words = csr_matrix((np.ones(len(parts[0]), np.float32), *parts), shape=tuple(data["tags_shape"]))
+        arrays["text"] = words[rows].toarray()
+    return arrays
+
+
+SHARES = np.array([6, 5, 8, 9, 9, 7, 12, 14, 12, 18]) / 100  # of ten labels
+
+
+def topics(rng: np.random.Generator, labels: np.ndarray, own: float) -> np.ndarray:
+    """Topic vectors (N, 10): each label has a topic of its own, to this degree, and some of the others."""
+    usual = own * np.eye(len(SHARES)) + 0.25 * rng.gamma(0.2, 1, (len(SHARES), len(SHARES))) + 0.03
+    return np.maximum([rng.dirichlet(0.6 * each) for each in labels @ usual], 1e-4).astype(np.float32)
+
+
+def histograms(items: int = 2866, words: int = 128, seed: int = 0) -> dict[str, np.ndarray]:
+    """One of ten labels for each item, topic vectors as texts, and images that show little of it.
+
+    An image has 200 to 800 visual words. How often each occurs depends most on the word, and less on item and label.
+    """
+    rng = np.random.default_rng(seed)
+    labels = np.eye(len(SHARES), dtype=np.uint8)[rng.choice(len(SHARES), items, p=SHARES)]
+    text = topics(rng, labels, own=0.7)
+    common, of_label = 0.8 * rng.normal(size=words), 0.1 * rng.normal(size=(len(SHARES), words))
+    of_item = 0.125 * rng.normal(size=(items, 16)) @ rng.normal(size=(16, words))
+    frequency = np.exp(common + labels @ of_label + of_item)
+    frequency /= frequency.sum(axis=1, keepdims=True)
+    counts = np.array([rng.multinomial(rng.integers(200, 800), each) for each in frequency])
+    return {"labels": labels, "image": (counts / counts.sum(axis=1, keepdims=True)).astype(np.float32), "text": text}
 
 
 def few_values(dimension: int, items: int = 2866, seed: int = 0) -> dict[str, np.ndarray]:
     """One of ten labels for each item, and features of few values (N, dimension) that show it with noise.
 
-    Texts of ten values are topic vectors: shares of ten topics, where each label has a topic of its own and some of
-    the others.
+    Texts of ten values are topic vectors.
     """
     rng = np.random.default_rng(seed)
-    share = np.array([6, 5, 8, 9, 9, 7, 12, 14, 12, 18]) / 100
+    share = SHARES
     labels = np.eye(len(share), dtype=np.uint8)[rng.choice(len(share), items, p=share)]
     content = rng.normal(size=(items, 64))
     features = {"labels": labels}
@@ -84,9 +119,7 @@ def few_values(dimension: int, items: int = 2866, seed: int = 0) -> dict[str, np
         values = parts[0] * signal / signal.std() + parts[1] * shared + parts[2] * noise
         features[modality] = (values * np.arange(1, dimension + 1) ** -0.3).astype(np.float32)
     if dimension == len(share):
-        usual = 1.2 * np.eye(len(share)) + 0.25 * rng.gamma(0.2, 1, (len(share), len(share))) + 0.03
-        topics = np.array([rng.dirichlet(0.6 * each) for each in labels @ usual])
-        features["text"] = np.maximum(topics, 1e-4).astype(np.float32)
+        features["text"] = topics(rng, labels, own=1.2)
     return features
 
 
@@ -237,12 +270,21 @@ def smoke() -> None:
         report(tiny, [42])
 
 
+def new_features(given: Namespace) -> dict[str, np.ndarray]:
+    """The planted features that were asked for."""
+    if given.histograms:
+        return histograms()
+    return few_values(given.sides) if given.sides else planted_on(*given.labels, given.tags)
+
+
 def main() -> None:
     """Compare and print."""
     parser = comparison_parser(__doc__, folder="multibit-plus-check", seeds="42,43,44,45,46")
     parser.add_argument("--labels", nargs=3, metavar=("FILE", "KEY", "CLIP"))
+    parser.add_argument("--tags", action="store_true", help="with --labels: the texts are the tags of FILE")
     parser.add_argument("--before", nargs="+", metavar="NAME=VALUE", help="settings of multibit-plus to compare with")
     parser.add_argument("--sides", type=int, metavar="N", help="plant features of N values")
+    parser.add_argument("--histograms", action="store_true", help="plant histograms and topic vectors")
     parser.add_argument("--alpha", type=float, default=0.9)
     given = parser.parse_args()
     if given.smoke:
@@ -250,9 +292,9 @@ def main() -> None:
         return
     if given.features is None:
         parser.error("FEATURES is missing")
-    if not given.features.exists() and (given.sides or given.labels):
+    if not given.features.exists() and (given.sides or given.histograms or given.labels):
         given.features.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(given.features, **(few_values(given.sides) if given.sides else planted_on(*given.labels)))
+        np.savez(given.features, **new_features(given))
     other = MULTIBIT
     if given.before:
         other = Contender("before", "multibit-plus", dict(each.split("=", 1) for each in given.before))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from multibit import Config, Pairs
-from multibit.hashing.methods.multibit import DROPOUT_ITEMS, DROPPED, MultiBit, dropout_bound, new_model
+from multibit.hashing.dropout import DROPPED, DROPPED_OF_LABELS, dropout_bound
+from multibit.hashing.methods.multibit import DROPOUT_ITEMS, MultiBit, new_model
 
 
 def rows_of(kind, d=40, n=60):
@@ -25,6 +26,36 @@ def test_a_row_keeps_its_product_with_itself_up_to_the_bound(kind):
     products = torch.stack([(unit * torch.dropout(unit, share, train=True)).sum(dim=1) for _ in range(4000)])
     assert products.mean() == pytest.approx(1, abs=0.01)
     assert products.var(dim=0).mean().sqrt() == pytest.approx(DROPPED, rel=0.05)
+
+
+def test_a_row_keeps_its_product_with_what_its_labels_explain_up_to_the_bound():
+    rng = np.random.default_rng(0)
+    labels = np.eye(4, dtype=np.uint8)[np.arange(80) % 4] | (rng.random((80, 4)) < 0.2)
+    rows = (1 + 0.1 * labels @ rng.normal(size=(4, 60)) + 0.05 * rng.normal(size=(80, 60))).astype(np.float32)
+    share = dropout_bound(rows, labels.astype(np.uint8))
+    assert share < 0.1 * dropout_bound(rows)
+    unit = rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    explained = np.empty_like(unit)
+    for item, own in enumerate(labels):  # what `dropout_bound` computes with products of matrices
+        explained[item] = np.mean([unit[labels[:, c] > 0].mean(axis=0) for c in np.flatnonzero(own)], axis=0)
+    explained -= unit.mean(axis=0)
+    torch.manual_seed(0)
+    x, y = torch.from_numpy(unit), torch.from_numpy(explained)
+    products = torch.stack([(y * torch.dropout(x, share, train=True)).sum(dim=1) for _ in range(4000)])
+    size = float((y**2).sum(dim=1).mean())
+    assert float(products.var(dim=0).mean().sqrt()) == pytest.approx(DROPPED_OF_LABELS * size, rel=0.05)
+
+
+def test_labels_that_explain_much_of_a_row_change_nothing():
+    labels = np.eye(3, dtype=np.uint8)[np.arange(60) % 3]
+    rows = rows_of("dense") + 2 * labels @ rows_of("dense", n=3)
+    assert dropout_bound(rows, labels) == dropout_bound(rows)
+
+
+@pytest.mark.parametrize("labels", [np.zeros((60, 3)), np.ones((60, 3))], ids=["none", "all the same"])
+def test_labels_that_explain_nothing_change_nothing(labels):
+    rows = 0.1 + rows_of("dense")
+    assert dropout_bound(rows, labels.astype(np.uint8)) == dropout_bound(rows)
 
 
 def test_features_of_an_encoder_are_far_from_the_bound():

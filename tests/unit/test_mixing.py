@@ -11,11 +11,12 @@ from test_train import SMALL, planted, same, weights
 
 from multibit import Config, Pairs
 from multibit.errors import ConfigError
+from multibit.hashing.dropout import dropout_bound
 from multibit.hashing.learner import Batch
 from multibit.hashing.loop import fit
 from multibit.hashing.methods import METHODS
 from multibit.hashing.methods.free import Free
-from multibit.hashing.methods.multibit import MultiBit, dropout_bound, mixed_pairs
+from multibit.hashing.methods.multibit import MultiBit, mixed_pairs
 from multibit.hashing.mixing import Mix
 
 MIXED = dataclasses.replace(SMALL, mixing=0.4)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from multibit.arrays import Labels
 from multibit.codes.items import MODALITIES
 from multibit.config import PRESETS, Config
 from multibit.errors import ConfigError
 from multibit.features import Pairs
 from multibit.hashing.bits import plan_blocks
-from multibit.hashing.layers import scale_rows
+from multibit.hashing.dropout import dropout_bound
 from multibit.hashing.learner import Batch, Descent, Learner, seeded
 from multibit.hashing.losses import shared_labels
 from multibit.hashing.methods.base import Lengths, Method
@@ -29,8 +28,6 @@ from multibit.relation import RelationTeacher, teacher_class
 TEMPERATURE_STEP = 30  # learning rate of the temperatures, as a multiple of that of the weights
 WARMUP_STEPS = 50  # at most, and a tenth of all: in which a constant learning rate is reached
 DROPOUT_ITEMS = 2500  # training items up to which all of the hidden dropout applies; of more it is in proportion less
-DROPPED = 0.1  # largest relative deviation of a row's product with itself by dropout of its values
-DROPOUT_ROWS = 4096  # that tell how many values of the features carry a row
 
 
 class MultiBit(Learner):
@@ -117,11 +114,14 @@ def temperature_descent(
 
 def build_model(training: Pairs, teacher: RelationTeacher, settings: Config) -> HashModel:
     """A new model for these features, with blocks allocated by the teacher's weights; see `new_model`."""
-    return new_model(training, plan_blocks(teacher.rho, settings), settings)
+    return new_model(training, plan_blocks(teacher.rho, settings), settings, training.labels)
 
 
-def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> HashModel:
+def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config, labels: Labels | None = None) -> HashModel:
     """A new model for these features, initialised from the seed.
+
+    Args:
+        labels: of the training items, for the bound of dropout; None where they must not be read.
 
     Raises:
         ConfigError: the network does not fit into memory.
@@ -139,7 +139,7 @@ def new_model(training: Pairs, blocks: tuple[int, ...], settings: Config) -> Has
                 hint="Reduce `hidden` or `dimension`.",
             ) from None
     for modality in MODALITIES:
-        model.limit_dropout(modality, dropout_bound(training.features(modality)))
+        model.limit_dropout(modality, dropout_bound(training.features(modality), labels))
     return model
 
 
@@ -154,26 +154,6 @@ def mixed_pairs(training: Pairs, settings: Config) -> Callable[[Tensor], Mix] | 
     bound = min(dropout_bound(training.features(modality)) for modality in MODALITIES)
     largest = min(1.0, bound / settings.mixing)
     return lambda rows: Mix.draw(len(rows), settings.mixing, largest, rows.device)
-
-
-def dropout_bound(features: NDArray[np.float32]) -> float:
-    """The largest fraction of values to drop of one modality: small where a few values carry a row.
-
-    To drop a fraction p of the values x of a row, and scale the others by 1/(1-p), changes the product of the row with
-    itself by a relative standard deviation of sqrt(p/(1-p) sum x^4 / (sum x^2)^2). This is kept below `DROPPED`: the
-    features of an encoder are far from it, but a topic vector of ten values can lose the one that says what it is.
-
-    Args:
-        features: (n, d) of the training items, of which some are looked at.
-
-    Example:
-        >>> round(dropout_bound(np.ones((5, 300), np.float32)), 4), round(dropout_bound(np.eye(5, 300)), 4)
-        (0.75, 0.0099)
-    """
-    few = np.asarray(features[:: max(1, len(features) // DROPOUT_ROWS)], np.float32)
-    rows = scale_rows(torch.from_numpy(few)).double()  # squares sum to d
-    concentration = float((rows.pow(4).sum(dim=1) / rows.shape[1] ** 2).mean())
-    return DROPPED**2 / (DROPPED**2 + concentration)
 
 
 ONE_HEAD = {"allocation": "single", "scale_weight": 0.0}

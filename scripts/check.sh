@@ -2,10 +2,11 @@
 # The full check, in the active virtual environment. CONTRIBUTING.md describes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Several processes of one thread each: two processes with many threads of torch slow each other down.
+# Processes of one thread each: two processes with many threads of torch slow each other down. Three keep two cores busy,
+# because some tests wait for servers.
 export OMP_NUM_THREADS=1
 ruff check
 ruff format --check
 mypy
 lint-imports
-pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+pytest --numprocesses 3 --dist loadfile

@@ -18,7 +18,6 @@ from multibit.data import sample
 from multibit.hashing.methods import METHODS
 from pages import ROOT, blocks, require_known_options, run_page
 
-interactive, nbformat = pytest.importorskip("IPython.core.interactiveshell"), pytest.importorskip("nbformat")
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 START = DOCS / "own-data.md"
@@ -105,20 +104,3 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path):
     for path in site.rglob("*.css"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"""(?:url\(|@import )["']?(?:https?:)?//""", text), path
-
-
-NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("NOTEBOOK_EPOCHS", "2")
-    monkeypatch.setenv("NOTEBOOK_ITEMS", "100")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.chdir(tmp_path)
-    shell = interactive.InteractiveShell()  # in this process: a kernel would import everything again
-    content = nbformat.read(notebook, as_version=4)
-    nbformat.validate(content)
-    for cell in content.cells:
-        if cell.cell_type == "code":
-            shell.run_cell(cell.source, store_history=False).raise_error()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +31,14 @@ from multibit.features.leaks import crossing_duplicates, look_alikes
 from multibit.features.load import load_text_encoder, text_encoder_of
 from multibit.features.pairs import in_memory
 from multibit.hashing.encode import encode_codes, encode_store
-from multibit.pipeline import require_own_features, require_same_split
+from multibit.pipeline import require_own_features, require_same_split, whole_run
 from multibit.progress import showing
 from multibit.relation import LabelGraph
 from multibit.runs import Run, describe_code, read_history
 from multibit.search.code_sets import CodeSets
+
+if TYPE_CHECKING:
+    from multibit.pipeline import AnyRun
 
 PROTOCOLS = {
     "in": "training items in the database",
@@ -146,14 +150,16 @@ def _nothing_to_find(query: CodedItems, database: CodedItems) -> str:
     return "" if shared.any() else "no query shares a label with an item of that database"
 
 
-def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progress: bool = False) -> list[Evaluation]:
+def evaluate_run(
+    run: AnyRun, store: FeatureStore, *, at: int | None = None, progress: bool = False
+) -> list[Evaluation]:
     """Evaluate the mAP of a run under both protocols.
 
     Args:
         run, store, at: as for `measure`. progress: show a bar on standard error.
 
     Raises:
-        MismatchError: features of other data than the split.
+        MismatchError: features of other data than the split. DataError: a portable model, which has no split.
 
     Example:
         >>> for evaluation in evaluate_run(run, store):
@@ -162,7 +168,7 @@ def evaluate_run(run: Run, store: FeatureStore, *, at: int | None = None, progre
         training items kept out of the database 6 7
     """
     with showing(progress):
-        return list(measure(run, store, at=at).evaluations)
+        return list(measure(whole_run(run), store, at=at).evaluations)
 
 
 def assess_run(

@@ -100,14 +100,15 @@ def train(
     code = f"{run.model.bits}-bit code" if run.model.layout.nested else describe_code(run)
     echo(f"Wrote {out}: {code}, best epoch {run.record.selection}")
     make_portable(run)
-    score, floor = run.record.selection.validation_mean_mAP, common_labels_floor(store.dataset.label_rows)
+    labels = store.dataset.label_rows
+    score, floor = run.record.selection.validation_mean_mAP, common_labels_floor(labels)
     if score is not None and score < floor:
         echo(
             f"Warning: {100 * score:.2f} % mAP on the validation rows is below the {100 * floor:.2f} % of ranking the "
             "most common labels first: nothing was learned, or the labels say little about the items.",
             err=True,
         )
-    if floor > ALWAYS:
+    if floor > ALWAYS and labels.matrix.getnnz(axis=1).all():  # items without a label are relevant to none
         echo(f"Warning: {ALL_RELEVANT}.", err=True)
 
 

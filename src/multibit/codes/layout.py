@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from multibit.errors import DataError
 
 
@@ -42,8 +44,10 @@ class Layout:
         """The length of the code whose prefix is the code of `bits` bits: the shortest that is long enough.
 
         Raises:
-            DataError: `bits` is longer than the longest code.
+            DataError: `bits` is not a whole number from 1 to the longest code.
         """
+        if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or bits < 1:
+            raise DataError(f"must be a whole number from 1 to {self.longest}, got {bits!r}.", option="bits")
         if bits > self.longest:
             raise DataError(f"must be at most {self.longest}, got {bits}.", option="bits")
         return self.longest if self.nested else next(length for length in self.lengths if length >= bits)

@@ -367,12 +367,20 @@ def unread(encoder: TextEncoder, text: str) -> Unread | None:
     tokenizer = getattr(encoder, "tokenizer", None)
     if tokenizer is None:
         return None
-    tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    unknown = sum(token == tokenizer.unk_token_id for token in tokens)
+    tokens, unknown_token = _tokens(tokenizer, text)
+    unknown = sum(token == unknown_token for token in tokens)
     letters = [character for character in text if character.isalpha()]
     foreign = sum(not character.isascii() for character in letters) > len(letters) / 2
     spelled = len(letters) > 2 and foreign and len(tokens) >= 0.75 * len(letters)
     return Unread(unknown, len(tokens), spelled) if unknown or spelled or not tokens else None
+
+
+def _tokens(tokenizer: Any, text: str) -> tuple[Sequence[int], int | None]:
+    """The tokens of a text, and the one for "unknown", by a tokenizer of `transformers` or of `tokenizers`."""
+    if hasattr(tokenizer, "unk_token_id"):
+        return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], tokenizer.unk_token_id
+    name = getattr(tokenizer.model, "unk_token", None) or "<unk>"
+    return tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.token_to_id(name)
 
 
 class Unread(NamedTuple):

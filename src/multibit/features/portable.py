@@ -122,6 +122,7 @@ class PortableTexts:
         self._network = Network(folder, about.checksum, many=many)
         self._outputs = ["features", "tokens"] if about.token_shape else ["features"]
         words = PortableWords(folder / TOKENIZER, about.limit, about.pad, about.inputs)
+        self.tokenizer = words.tokenizer
         self._reader = TextReader(
             words, about.limit, self._forward, self.recipe.dimension, about.step, threads=processors()
         )
@@ -162,23 +163,23 @@ class PortableWords:
         if not path.is_file():
             raise FormatError("no such file, so this is not a complete portable encoder.", file=path)
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self.tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception
             raise FormatError(f"not a tokenizer ({error}).", file=path) from None
-        self._tokenizer.no_padding()  # a file may have both baked in
-        self._tokenizer.enable_truncation(limit)
+        self.tokenizer.no_padding()  # a file may have both baked in
+        self.tokenizer.enable_truncation(limit)
         self._pad, self._inputs = pad, tuple(inputs)
 
     def counts(self, texts: Sequence[str]) -> IntArray:
         """See `Words.counts`."""
-        found = self._tokenizer.encode_batch(list(texts))
+        found = self.tokenizer.encode_batch(list(texts))
         return np.array([len(each.ids) + bool(each.overflowing) for each in found], np.int64)
 
     def padded(self, texts: Sequence[str], length: int) -> Mapping[str, NDArray[np.int64]]:
         """See `Words.padded`."""
         ids = np.full((len(texts), length), self._pad, np.int64)
         mask = np.zeros((len(texts), length), np.int64)
-        for row, found in enumerate(self._tokenizer.encode_batch(list(texts))):
+        for row, found in enumerate(self.tokenizer.encode_batch(list(texts))):
             ids[row, : len(found.ids)], mask[row, : len(found.ids)] = found.ids, 1
         return {name: {"input_ids": ids, "attention_mask": mask}[name] for name in self._inputs}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from multibit.codes.items import Modality
 from multibit.codes.packing import Codes
+from multibit.features.base import unread
 from multibit.hashing.encode import part_at
 from multibit.portable.model import PortableRun
 from multibit.search.hits import Hit
@@ -31,8 +32,8 @@ def search_text(
             None. max_distance: largest distance of a hit.
 
     Returns:
-        The code length, and the hits; None without a portable model, and for arguments or an index that only
-        `Index.search` takes.
+        The code length, and the hits; None without a portable model, for arguments or an index that only
+        `Index.search` takes, and for a text that the encoder cannot read in full, of which `encode_text` says so.
 
     Raises:
         FormatError, MissingExtraError, MismatchError: as `PortableModel.encode_texts`.
@@ -45,7 +46,7 @@ def search_text(
     if k < 1 or not 1 <= length <= run.model.bits or (max_distance or 0) < 0:
         return None
     place = index_path(path, index_name(run.model.layout, searched, length))
-    if not place.is_dir():
+    if not place.is_dir() or unread(run.model.text_encoder, text):
         return None
     code = Codes.binarize(part_at(run.model, run.model.encode_texts([text]), length))
     model = run.model.fingerprint()

@@ -106,19 +106,18 @@ def few_values(dimension: int, items: int = 2866, seed: int = 0) -> dict[str, np
     Texts of ten values are topic vectors.
     """
     rng = np.random.default_rng(seed)
-    share = SHARES
-    labels = np.eye(len(share), dtype=np.uint8)[rng.choice(len(share), items, p=share)]
+    labels = np.eye(len(SHARES), dtype=np.uint8)[rng.choice(len(SHARES), items, p=SHARES)]
     content = rng.normal(size=(items, 64))
     features = {"labels": labels}
     for modality, visible in {"image": 0.9, "text": 0.9}.items():
         seen = labels * (rng.random(labels.shape) < visible)
-        signal = (seen - visible * share) @ rng.normal(size=(len(share), dimension))
+        signal = (seen - visible * SHARES) @ rng.normal(size=(len(SHARES), dimension))
         shared = content @ rng.normal(size=(64, dimension)) / 8
         parts = np.sqrt([0.35, 0.25, 0.4])
         noise = rng.normal(size=signal.shape)
         values = parts[0] * signal / signal.std() + parts[1] * shared + parts[2] * noise
         features[modality] = (values * np.arange(1, dimension + 1) ** -0.3).astype(np.float32)
-    if dimension == len(share):
+    if dimension == len(SHARES):
         features["text"] = topics(rng, labels, own=1.2)
     return features
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from multibit.errors import DataError
+
+
+def require_length(bits: Any, longest: int) -> None:
+    """Refuse a code length that no code has.
+
+    Raises:
+        DataError: not a whole number from 1 to the longest.
+    """
+    whole = isinstance(bits, Integral) and not isinstance(bits, bool)
+    if not whole or not 1 <= bits <= longest:
+        raise DataError(f"must be a whole number from 1 to {longest}, got {bits!r}.", option="bits")
 
 
 @dataclass(frozen=True)
@@ -46,10 +56,7 @@ class Layout:
         Raises:
             DataError: `bits` is not a whole number from 1 to the longest code.
         """
-        if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or bits < 1:
-            raise DataError(f"must be a whole number from 1 to {self.longest}, got {bits!r}.", option="bits")
-        if bits > self.longest:
-            raise DataError(f"must be at most {self.longest}, got {bits}.", option="bits")
+        require_length(bits, self.longest)
         return self.longest if self.nested else next(length for length in self.lengths if length >= bits)
 
     def part(self, bits: int) -> slice:

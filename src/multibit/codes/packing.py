@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import row_numbers
+from multibit.codes.layout import require_length
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, MismatchError, require_kind
 from multibit.files import building, fingerprint, read_arrays, write_arrays
@@ -220,10 +220,7 @@ class Codes:
         """
         if bits is None:
             return self.bits
-        given: Any = bits
-        whole = isinstance(given, Integral) and not isinstance(given, bool)
-        if not whole or not 1 <= bits <= self.bits:
-            raise DataError(f"must be a whole number from 1 to {self.bits}, got {bits!r}.", option="bits")
+        require_length(bits, self.bits)
         return int(bits)
 
     def require_one_view(self, what: str, instead: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multibit.codes import MODALITIES, Codes, Modality
+from multibit.codes.layout import require_length
 from multibit.errors import BusyError, ConfigError, DataError
 from multibit.hashing.encode import part_at
 from multibit.indices import index_names, open_index
@@ -165,9 +166,8 @@ class Collection:
         Raises:
             RefusedError: no such index. DataError: a length beyond the codes.
         """
-        longest = self.run.model.bits
-        if bits is not None and not 1 <= bits <= longest:
-            raise DataError(f"must be a whole number from 1 to {longest}, got {bits}.", option="bits")
+        if bits is not None:
+            require_length(bits, self.run.model.bits)
         shelf = self._shelves.get(index_name(self.run.model.layout, modality, bits))
         if shelf is None:
             raise not_found(f"index of {modality}s")

@@ -108,7 +108,7 @@ def train(
             "most common labels first: nothing was learned, or the labels say little about the items.",
             err=True,
         )
-    if floor > ALWAYS and labels.matrix.getnnz(axis=1).all():  # items without a label are relevant to none
+    if floor > ALWAYS and labels.per_item().all():  # items without a label are relevant to none
         echo(f"Warning: {ALL_RELEVANT}.", err=True)
 
 

@@ -191,4 +191,4 @@ def test_the_length_of_the_code_of_a_model_is_the_longest_length():
     lengths, blocks, *_ = SETTINGS[1]
     objective = build(lengths, blocks, np.ones(len(blocks)))
     bits = HashModel(4, 4, blocks, 8, 4).bits
-    assert bits == max(lengths) == max(segment.stop for segment in objective.segments)
+    assert bits == max(lengths) == sum(objective.segments.widths)

@@ -38,8 +38,9 @@ class Dropout(nn.Dropout):
             return super().forward(values)
         words = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         draws = words.view(torch.int16)[: values.numel()].view(values.shape)
-        kept = (draws >= dropped - DRAWS // 2).to(values.dtype)
-        return values * (kept * (DRAWS / (DRAWS - dropped)))
+        # Draws are whole numbers, so this is 0 below the bound and 1 from it on: faster than a comparison and its cast.
+        kept = draws.float().sub_(dropped - DRAWS // 2 - 1).clamp_(0, 1)
+        return values * kept.to(values.dtype).mul_(DRAWS / (DRAWS - dropped))
 
 
 class Columns(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multibit.config import Config
+from multibit.hashing.rankings import Goals, Segments, leave_out, log_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +58,14 @@ class Objective(nn.Module):
     def __init__(self, config: Config, blocks: tuple[int, ...], rho: tuple[float, ...]) -> None:
         super().__init__()
         self.config = config
-        ends = [sum(blocks[: i + 1]) for i in range(len(blocks))]
         prefixes = [slice(0, length) for length in config.aligned_lengths]
-        scales = [slice(end - width, end) for end, width in zip(ends, blocks, strict=True)]
+        added = [slice(*ends) for ends in itertools.pairwise((0, *config.aligned_lengths))]  # lengths ascend
+        scales = [slice(*ends) for ends in itertools.pairwise((0, *itertools.accumulate(blocks)))]
         if config.allocation == "single":
             scales = []  # a single block follows no scale
-        self.segments = [*prefixes, *scales]  # bits of the code behind each ranking
-        self.targets = [0] * len(prefixes) + list(range(1, len(scales) + 1))  # the teacher each one follows
+        self.segments = Segments([*prefixes, *scales])  # bits of the code behind each ranking
+        self.targets = [0] * len(prefixes) + list(range(1, len(scales) + 1))  # the teacher that each one follows
+        self.of_prefixes, self.of_added = Segments(prefixes), Segments(added)
         self.prefixes = len(prefixes)
         extras = {
             "standard": config.standard_weight,
@@ -95,99 +97,83 @@ class Objective(nn.Module):
             teacher: (1+M, b, b) scores of those items, g* first, then g_l local to long range; symmetric.
             related: (b, b) 1 where two items share a label; needed only by the standard objective.
         """
-        follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
         losses = image.new_zeros(0)  # (P,)
-        if self.segments:
-            losses = follow(_similarities(image, text, self.segments), teacher)
+        if self.targets:
+            follow = self._listwise if self.config.alignment == "listwise" else self._pairwise
+            losses = follow(image, text, teacher)
         extras = self._extra_terms(image, text, teacher, related)
         total = self._weigh(losses)
         for name, loss in extras.items():
             total = total + self.extras[name] * loss
         return Parts(total, self._named(losses.detach(), [loss.detach() for loss in extras.values()], total.detach()))
 
+    def _listwise(self, image: Tensor, text: Tensor, teacher: Tensor) -> Tensor:
+        """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`)."""
+        goals = Goals.of(teacher / self.config.teacher_temperature, both=True).take(self.targets)
+        return goals.divergence(self.segments(image, text, self._sharp))
+
+    def _pairwise(self, image: Tensor, text: Tensor, teacher: Tensor) -> Tensor:
+        """Mean squared error of the code similarities from their teacher's, both directions: (P,)."""
+        similarities: Tensor = self.segments(image, text)
+        return 2 * (similarities - teacher[self.targets]).square().mean(dim=(1, 2))
+
+    @property
+    def _sharp(self) -> float:
+        """Factor of mean products: -soft distance / T_s without its constant (`eq:student-distribution`)."""
+        return 1 / (2 * self.config.student_temperature)
+
     def _extra_terms(self, image: Tensor, text: Tensor, teacher: Tensor, related: Tensor | None) -> dict[str, Tensor]:
         """The enabled terms beyond the paper's full method, by name: ()."""
         extras = {}
         if "standard" in self.extras:
-            assert related is not None  # the loop passes it if the weight is set
+            assert related is not None  # the learner passes it if the weight is set
             extras["standard"] = standard_loss(image, text, related, self.config.quantization_weight)
-        signs = straight_through(image), straight_through(text)
+        if self.sharpness is None and self.item_sharpness is None:
+            return extras
+        signs = straight_through(torch.stack([image, text]))  # (2, b, B_max)
         if self.sharpness is not None:
-            extras |= self._binary_terms(signs, teacher, self.sharpness.to(image).exp()[:, :, None, None])
+            extras |= self._binary_terms(signs, teacher[0], self._sharp * self.sharpness.to(image).exp())
         if self.item_sharpness is not None:
-            extras["item"] = self._weigh(self._tell_apart(signs, teacher[0], self.item_sharpness.to(image).exp()))
+            sharpness = self._sharp * self.item_sharpness.to(image).exp()
+            extras["item"] = self._weigh(self._tell_apart(signs, teacher[0], sharpness))
         return extras
 
-    def _binary_terms(self, signs: tuple[Tensor, Tensor], teacher: Tensor, sharpness: Tensor) -> dict[str, Tensor]:
+    def _binary_terms(self, signs: Tensor, teacher: Tensor, sharpness: Tensor) -> dict[str, Tensor]:
         """The enabled terms of the stored binary codes, by name: ().
 
         Args:
-            signs: (b, B_max) of images and of texts. teacher: as in `forward`. sharpness: (2, prefixes, 1, 1).
+            signs: (2, b, B_max) of images and of texts. teacher: (b, b), symmetric. sharpness: (2, prefixes).
         """
-        terms, prefixes, (between, within) = {}, self.segments[: self.prefixes], sharpness
-        across = _similarities(*signs, prefixes)
+        terms, (between, within) = {}, sharpness[..., None]
+        scores = teacher[None] / self.config.teacher_temperature
+        across = self.of_prefixes(*signs, between)  # (prefixes, b, b)
         if "binary" in self.extras:
-            terms["binary"] = self._weigh(self._listwise(between * across, teacher[:1]))
+            terms["binary"] = self._weigh(Goals.of(scores, both=True).divergence(across))
         if "within" in self.extras:
-            own = [within * _similarities(each, each, prefixes) for each in signs]
-            terms["within"] = self._weigh(
-                self._among_themselves(own[0], teacher) + self._among_themselves(own[1], teacher)
-            )
+            others = leave_out(_diagonal(teacher))  # a query does not find itself
+            own = self.of_prefixes(signs, signs, within) + others  # (prefixes, 2, b, b)
+            terms["within"] = self._weigh(Goals.of(scores + others, both=False).divergence(own).sum(dim=1))
         if "consistency" in self.extras:  # lengths ascend
             terms["consistency"] = disagreement(across[:-1], across[-1:].detach())
         return terms
 
-    def _tell_apart(self, signs: tuple[Tensor, Tensor], teacher: Tensor, sharpness: Tensor) -> Tensor:
+    def _tell_apart(self, signs: Tensor, teacher: Tensor, sharpness: Tensor) -> Tensor:
         """Cross-entropy of the own counterpart of each query among the items alike, both directions: (prefixes,).
 
         Each is of the bits that a length adds to the shorter one. Items that the teacher tells from the query are left
         out, so that this does not push against its ranking.
 
         Args:
-            signs: (b, B_max) of images and of texts. teacher: (b, b) scores, symmetric. sharpness: (prefixes,).
+            signs: (2, b, B_max) of images and of texts. teacher: (b, b) scores, symmetric. sharpness: (prefixes,).
         """
-        ends = self.config.aligned_lengths
-        added = [slice(start, end) for start, end in zip((0, *ends), ends, strict=False)]
-        own = torch.eye(len(teacher), dtype=torch.bool, device=teacher.device)
-        logits = sharpness[:, None, None] * _similarities(*signs, added) / (2 * self.config.student_temperature)
-        logits = _leave_out(logits, own | (teacher >= self.config.alike))
-        found = torch.log_softmax(logits, dim=1) + torch.log_softmax(logits, dim=2)  # both directions
-        return -found.diagonal(dim1=1, dim2=2).mean(dim=1) / 2
+        others = leave_out((teacher < self.config.alike) & ~_diagonal(teacher))
+        logits: Tensor = self.of_added(*signs, sharpness[:, None]) + others  # (prefixes, b, b)
+        own = logits.diagonal(dim1=1, dim2=2).sum(dim=1)
+        return (log_sums(logits, both=True) - 2 * own) / (2 * len(teacher))
 
     def _weigh(self, losses: Tensor) -> Tensor:
         """The weighted sum of all rankings, or of the prefixes only, which come first."""
         return losses @ self.weights[: len(losses)].to(losses)
-
-    def _listwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
-        """KL divergence of each ranking from its teacher's, both directions: (P,) (`eq:directional-list`).
-
-        Args:
-            similarities: (P, b, b), image rows, text columns. teacher: as in `forward`.
-        """
-        # -soft distance / T_s without its constant, which softmax cancels (`eq:student-distribution`)
-        student = similarities / (2 * self.config.student_temperature)
-        logits = teacher / self.config.teacher_temperature
-        target = torch.softmax(logits, dim=-1)  # (1+M, b, b), P*(r|q)
-        log_target = torch.log_softmax(logits, dim=-1)
-        negative_entropy = (target * log_target).sum(dim=(1, 2))  # (1+M,)
-        followed = self.targets[: len(student)]
-        target = target[followed]  # (P, b, b)
-        # The teacher is symmetric, so one target serves both directions: rows are queries in i2t, columns in t2i.
-        log_i2t, log_t2i = torch.log_softmax(student, dim=2), torch.log_softmax(student, dim=1).mT
-        cross_entropy = -(target * (log_i2t + log_t2i)).sum(dim=(1, 2))  # (P,)
-        return (cross_entropy + 2 * negative_entropy[followed]) / len(teacher[0])
-
-    def _among_themselves(self, similarities: Tensor, teacher: Tensor) -> Tensor:
-        """KL divergence of rankings within one modality, without the query item itself: (P,)."""
-        others = ~torch.eye(len(teacher[0]), dtype=torch.bool, device=teacher.device)
-        student = _leave_out(similarities / (2 * self.config.student_temperature), others)
-        logits = _leave_out(teacher[:1] / self.config.teacher_temperature, others)
-        target, log_target = torch.softmax(logits, dim=-1), torch.log_softmax(logits, dim=-1)  # (1, b, b), g* only
-        return (target * (log_target - torch.log_softmax(student, dim=-1))).sum(dim=(1, 2)) / len(teacher[0])
-
-    def _pairwise(self, similarities: Tensor, teacher: Tensor) -> Tensor:
-        """Mean squared error of the code similarities from their teacher's, both directions: (P,)."""
-        return 2 * (similarities - teacher[self.targets]).square().mean(dim=(1, 2))
 
     def _named(self, losses: Tensor, extras: list[Tensor], total: Tensor) -> Tensor:
         shared = losses * self.shares.to(losses)
@@ -202,8 +188,8 @@ def straight_through(relaxed: Tensor) -> Tensor:
         >>> straight_through(torch.tensor([0.3, 0.0, -0.9]))
         tensor([ 1.,  1., -1.])
     """
-    signs = torch.where(relaxed >= 0, 1.0, -1.0).to(relaxed.dtype)
-    return relaxed + (signs - relaxed).detach()
+    signs = relaxed.detach().sign().add_(0.5).sign_()  # of 0 it is that of 0.5; faster than a comparison
+    return relaxed + (signs - relaxed.detach())
 
 
 def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
@@ -227,20 +213,15 @@ def disagreement(shorter: Tensor, longest: Tensor) -> Tensor:
     def correlation(dim: int) -> Tensor:
         deviations = shorter - shorter.mean(dim, keepdim=True)
         against = functional.normalize(longest - longest.mean(dim, keepdim=True), dim=dim)
-        lengths: Tensor = torch.linalg.vector_norm(deviations, dim=dim)
-        return (deviations * against).sum(dim) / lengths.clamp_min(torch.finfo(shorter.dtype).tiny ** 0.5)
+        squares = (deviations * deviations).sum(dim).clamp_min(torch.finfo(shorter.dtype).tiny)
+        return (deviations * against).sum(dim) * squares.rsqrt()
 
     return 1 - (correlation(2) + correlation(1)).mean() / 2
 
 
-def _similarities(left: Tensor, right: Tensor, segments: Sequence[slice]) -> Tensor:
-    """<h_q, h_r> / bits on each of some segments of the code: (segments, b, b), in [-1, 1]."""
-    return torch.stack([left[:, s] @ right[:, s].T / (s.stop - s.start) for s in segments])
-
-
-def _leave_out(logits: Tensor, others: Tensor) -> Tensor:
-    """Logits (..., b, b) with those of the other pairs so low that their softmax is 0, but never NaN."""
-    return logits.masked_fill(~others, torch.finfo(logits.dtype).min / 4)
+def _diagonal(scores: Tensor) -> Tensor:
+    """(b, b) True where an item meets itself."""
+    return torch.eye(len(scores), dtype=torch.bool, device=scores.device)
 
 
 def standard_loss(image: Tensor, text: Tensor, related: Tensor, quantization: float = 0.0) -> Tensor:

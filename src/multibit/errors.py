@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -156,11 +157,11 @@ def require_known(what: str, name: str, known: Collection[str], *, option: str =
         raise ConfigError(f"unknown {what} {name!r}; choose from {', '.join(known)}.", option=option or what)
 
 
-def require_kind(value: object, kind: type, option: str, hint: str = "") -> None:
+def require_kind(value: object, kind: type | tuple[type, ...], option: str, hint: str = "") -> None:
     """Refuse an argument of another kind.
 
     Args:
-        value: of the argument. kind: that is needed. option: name of the argument. hint: how to make one.
+        value: of the argument. kind: that is needed, or several. option: name of the argument. hint: how to make one.
 
     Raises:
         DataError: names both kinds.
@@ -171,7 +172,27 @@ def require_kind(value: object, kind: type, option: str, hint: str = "") -> None
         multibit.errors.DataError: pairs: need dict, got str. Use dict().
     """
     if not isinstance(value, kind):
-        raise DataError(f"need {kind.__name__}, got {type(value).__name__}.", option=option, hint=hint)
+        needed = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise DataError(f"need {needed}, got {type(value).__name__}.", option=option, hint=hint)
+
+
+def require_opened(value: object, option: str, how: str) -> None:
+    """Refuse a path where what it leads to is needed.
+
+    Args:
+        value: of the argument. option: name of the argument. how: the call that opens a path.
+
+    Raises:
+        DataError: names the call.
+
+    Example:
+        >>> require_opened("results", "run", "open_run")
+        Traceback (most recent call last):
+        multibit.errors.DataError: run: need what was opened, got the path 'results'. Pass open_run('results').
+    """
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        raise DataError(f"need what was opened, got the path {path!r}.", option=option, hint=f"Pass {how}({path!r}).")
 
 
 def first_line(error: Exception) -> str:
@@ -247,6 +268,10 @@ class MissingExtraError(MultibitError, ImportError):
 
 class UndefinedQueryWarning(UserWarning):
     """Some queries have no relevant item: their average precision is undefined and left out of the mean."""
+
+
+class CacheNote(UserWarning):
+    """The cache of the user cannot be written, so what it would keep is made anew by every process."""
 
 
 class QueryNote(UserWarning):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import row_numbers
 from multibit.codes import MODALITIES, Codes, Modality
-from multibit.errors import ConfigError, DataError, MismatchError, shown_path
+from multibit.errors import ConfigError, DataError, MismatchError, require_kind, require_opened, shown_path
 from multibit.features import FeatureStore
 from multibit.files import fingerprint
 from multibit.hashing.encode import encode_store
@@ -65,6 +65,8 @@ def build_indices(
         >>> build_indices(run, store, run.split.database)
         {'image': Index(18 images, 8 bits, exact engine), 'text': Index(18 texts, 8 bits, exact engine)}
     """
+    require_opened(run, "run", "open_run")
+    require_kind(store, FeatureStore, "store", "Open it with open_features(run).")
     place = Path(folder or run.folder / INDEX)
     coded = encode_store(run.model, store, rows)
     ids, payloads = _described(store, rows, place)

@@ -16,7 +16,7 @@ import numpy as np
 
 from multibit.codes import MODALITIES, CodedItems
 from multibit.counterparts import real_blocks, text_codes
-from multibit.errors import MismatchError, MultibitError
+from multibit.errors import MismatchError, MultibitError, require_kind, require_opened
 from multibit.evaluation.assessment import Assessment, assess
 from multibit.evaluation.cost import Cost, ModelSize, measure_cost
 from multibit.evaluation.evaluation import Evaluation
@@ -167,6 +167,8 @@ def evaluate_run(
         training items in the database 6 18
         training items kept out of the database 6 7
     """
+    require_opened(run, "run", "open_run")
+    require_kind(store, FeatureStore, "store", "Open it with open_features(run).")
     with showing(progress):
         return list(measure(whole_run(run), store, at=at).evaluations)
 

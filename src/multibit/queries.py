@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from multibit.codes import Codes, Modality
 from multibit.data.images import open_image
-from multibit.errors import DataError, MismatchError, QueryNote
+from multibit.errors import DataError, MismatchError, QueryNote, require_kind, require_opened
 from multibit.features.base import TextEncoder, unread
 from multibit.hashing.encode import part_at
 from multibit.search import Index
@@ -44,10 +45,13 @@ def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bo
         >>> code.shape, len(index.search(Codes.binarize(code), k=3, bits=4).hits())
         ((1, 8), 3)
     """
+    require_opened(run, "run", "open_run")
+    require_kind(text, str, "text", "Code several texts with encode_texts.")
     if is_blank(text):
         raise DataError("is empty.", option="query", hint="Give a text or the path of an image.")
     encoder = run.text_encoder(download=download)
-    _note_unread(encoder, text)
+    if note := unread_note(encoder, text):
+        warnings.warn(note, QueryNote, stacklevel=2)
     return _code(run, encoder, [text], "text", bits)
 
 
@@ -60,21 +64,26 @@ def encode_texts(run: AnyRun, texts: Sequence[str]) -> NDArray[np.float32]:
     Raises:
         DataError: a run that was trained on ready-made features. MismatchError: as `encode_text`.
     """
+    if isinstance(texts, str):
+        raise DataError("need several texts, got one.", option="texts", hint="Code one with encode_text.")
     encoder = run.text_encoder()
     size = encoder.batch_size
     blocks = [_code(run, encoder, texts[start : start + size], "text", None) for start in range(0, len(texts), size)]
     return np.concatenate([np.empty((0, run.model.bits), np.float32), *blocks])
 
 
-def _note_unread(encoder: TextEncoder, text: str) -> None:
-    """Say what an encoder cannot read in a query.
+def unread_note(encoder: TextEncoder, text: str) -> str:
+    """What an encoder cannot read in a query; "" where it reads all of it.
+
+    Args:
+        encoder: of a run. text: not empty.
 
     Raises:
         DataError: it knows nothing of the text, so all such texts would have the same hits.
     """
     found = unread(encoder, text)
     if found is None:
-        return
+        return ""
     name = encoder.recipe.name
     if found.unknown == found.tokens:
         raise DataError(
@@ -86,7 +95,7 @@ def _note_unread(encoder: TextEncoder, text: str) -> None:
         problem = f"does not know {found.unknown} of the {found.tokens} parts of the query"
     else:
         problem = "spells the query letter by letter: it has hardly learned this script"
-    warnings.warn(f"The text encoder {name} {problem}; the hits may mean little.", QueryNote, stacklevel=3)
+    return f"The text encoder {name} {problem}; the hits may mean little."
 
 
 def encode_image(
@@ -104,6 +113,8 @@ def encode_image(
         >>> encode_image(run, data.images[0]).shape
         (1, 8)
     """
+    require_opened(run, "run", "open_run")
+    require_kind(path, (str, os.PathLike), "path", "Code pictures in memory with encode_images of a portable model.")
     encoder = run.image_encoder(download=download)
     return _code(run, encoder, [encoder.prepare(open_image(Path(path)))], "image", bits)
 

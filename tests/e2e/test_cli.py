@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,18 @@ from PIL import Image
 import multibit
 from commands import TINY, assert_golden, assert_names, cli, done, masked, refused, settings
 from conftest import plant
-from multibit import METHODS, Codes, FeatureStore, HashModel, Index, RelationTeacher, Run, Split, encode_text
+from multibit import (
+    METHODS,
+    Codes,
+    FeatureStore,
+    HashModel,
+    Index,
+    RelationTeacher,
+    Run,
+    Split,
+    encode_text,
+    load_evaluations,
+)
 from multibit.cli import app, options
 from multibit.cli.app import flags_of
 from multibit.codes import Modality
@@ -172,6 +184,21 @@ def test_evaluation_prints_both_protocols_far_above_chance(line):
         assert evaluation["fingerprints"]["run"] == Run.load(line.run).model.fingerprint()
         measured = [row["value"] for row in evaluation["means"] if row["metric"] == "mAP"]
         assert len(measured) == 4 and min(measured) > evaluation["floors"]["random"] + 0.2
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "evaluation.parquet"])
+def test_a_damaged_evaluation_of_a_run_is_made_again(line, name, tmp_path):
+    run = Path(shutil.copytree(line.run, tmp_path / "run"))
+    asked = ("evaluate", run, line.features, "--no-report")
+    done(*asked)
+    before = load_evaluations(run / "evaluation.json")
+    (run / name).write_text("{")
+    done(*asked)
+    assert load_evaluations(run / "evaluation.json") == before
+    elsewhere = tmp_path / "evaluation.json"
+    elsewhere.with_name(name).write_text("{")  # which may be anything
+    assert_names(refused(*asked, "--out", elsewhere), elsewhere.with_name(name))
+    assert elsewhere.with_name(name).read_text() == "{"
 
 
 def test_the_codes_file_is_plain_numpy_and_its_prefixes_are_the_codes(line):
@@ -662,7 +689,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(interrupted):
 
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_resume(interrupted):
-    assert "Error: interrupted. Run the same command again to resume." in interrupted.err
+    assert "Error: interrupted. The same command goes on from what was kept" in interrupted.err
 
 
 @pytest.mark.slow

@@ -334,6 +334,17 @@ def test_codes_of_another_model_are_refused_as_queries(run, tmp_path):
     assert_names(said, tmp_path / "q.parquet", "another model", run.record.model)
 
 
+# A damaged index
+
+
+def test_a_damaged_index_is_refused_before_the_items_are_encoded(run, index, monkeypatch):
+    manifest = index / "image.mbx" / "manifest.json"
+    manifest.write_text("{")
+    monkeypatch.setattr("multibit.indices.encode_store", None)
+    assert_names(refused("index", run.folder, "--out", index), manifest, "Remove")
+    assert manifest.read_text() == "{"
+
+
 # A part of an index
 
 

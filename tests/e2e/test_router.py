@@ -20,7 +20,7 @@ pytest.importorskip("httpx2")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multibit.errors import ConfigError, MismatchError, UnavailableError
+from multibit.errors import ConfigError, DataError, MismatchError, UnavailableError
 from multibit.search.shards import Shard, reshard
 from multibit.serve.router import create_router
 from multibit.serve.settings import ServerSettings
@@ -128,6 +128,27 @@ def test_images_are_searched_and_encoded(pair):
         ("/v1/search/image", {}),
     ):
         same(*(each.post(path, json=body) for each in (router, whole)))
+
+
+def test_what_the_encoder_cannot_read_is_noted_or_refused(pair, monkeypatch):
+    def note(encoder, text):
+        if text == "?":
+            raise DataError("knows none of it.", option="query", hint="Search in another language.")
+        return "reads half of it" if "?" in text else ""
+
+    monkeypatch.setattr("multibit.serve.encoding.unread_note", note)
+    whole, router = pair
+    for text, expected in (("a dog", ""), ("a dog?", "reads half of it")):
+        answers = [each.post("/v1/search", json={"text": text}) for each in (router, whole)]
+        same(*answers)
+        assert [each.json()["note"] for each in answers] == [expected] * 2
+    for each in (router, whole):
+        refused = each.post("/v1/search", json={"text": "?"})
+        assert refused.status_code == 422 and refused.json()["field"] == "text"
+        encoded = each.post("/v1/encode", json={"texts": ["?", "a?"]}).json()["texts"]
+        assert [text["note"] for text in encoded] == ["", ""]  # they may be stored
+        refused = each.post("/v1/encode", json={"texts": ["a?", "?"], "queries": True})
+        assert refused.status_code == 422 and refused.json()["field"] == "texts.1"
 
 
 def test_items_and_what_is_near_them_come_from_their_own_shard(pair):

@@ -415,6 +415,10 @@ def test_unknown_parameters_are_named(client):
     refusal(client.get(f"/v1/items/{quoted(item_id(0))}/similar", params={"bit": 3}), 422, "bit")
     refusal(client.post("/v1/embeddings", json={"input": "a", "dimension": 8}), 422, "dimension")
     refusal(client.post("/v1/search/image", files={"image": png()}, data={"k": "3"}), 422, "k")
+    twice = [("image", ("a.png", png())), ("image", ("b.png", png()))]
+    refusal(client.post("/v1/search/image", files=twice), 422, "image")
+    no_file = refusal(client.post("/v1/search/image", data={"image": "x", "options": "{}"}), 422, "image")
+    assert "UploadFile" not in no_file["detail"]
     refusal(client.get("/v1/items", params={"limit": "x"}), 422, "limit")
     refusal(client.get("/v1/items/x/similar", params={"source": "sound"}), 422, "source")
     beyond = refusal(client.get("/v1/items", params={"limit": 41}), 422, "limit")

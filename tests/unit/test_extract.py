@@ -187,6 +187,13 @@ def test_no_image_at_all_is_refused_with_the_first_reason(data, tmp_path):
     assert names(tmp_path) == []
 
 
+def test_empty_texts_are_noted_where_no_item_has_another(data, tmp_path):
+    some = tuple((" ",) if row else each for row, each in enumerate(data.texts))
+    extracted(replace(data, texts=some), tmp_path / "some")
+    with pytest.warns(DataNote, match="empty"):
+        extracted(replace(data, texts=((" ",),) * len(data)), tmp_path / "none")
+
+
 def test_an_encoder_that_makes_nan_is_refused_and_nothing_of_it_is_kept(data, tmp_path):
     class Blind(MeanColour):
         def encode(self, prepared):

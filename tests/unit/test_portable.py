@@ -20,7 +20,7 @@ from multibit import FeatureStore, Run, Split
 from multibit.codes import Codes
 from multibit.data.images import open_image
 from multibit.data.sample import load_sample
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.errors import CacheNote, ConfigError, DataError, FormatError, MismatchError
 from multibit.features import export, portable, sessions
 from multibit.features.export import cached_encoder, export_encoder
 from multibit.features.extract import extract_features
@@ -92,6 +92,16 @@ def test_texts_beyond_the_limit_are_counted_as_in_torch(sides):
 def test_an_encoder_travels_to_another_process(sides, prepared):
     copy = pickle.loads(pickle.dumps(sides["image"][1]))
     assert np.array_equal(copy.encode(prepared), sides["image"][1].encode(prepared))
+
+
+def test_an_encoder_is_prepared_for_the_process_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    expected = PortableTexts(cached_encoder("all-minilm-l6-v2", "text")).encode(["a red flower"])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MULTIBIT_CACHE", str(tmp_path / "file"))
+    with pytest.warns(CacheNote, match="MULTIBIT_CACHE"):
+        folder = cached_encoder("all-minilm-l6-v2", "text")
+    assert cached_encoder("all-minilm-l6-v2", "text") == folder  # prepared once
+    assert np.abs(PortableTexts(folder).encode(["a red flower"]) - expected).max() < CLOSE
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt", "other"])

@@ -64,7 +64,11 @@ class Verb(TyperCommand):
         for param in once:
             if param.param_type_name == "option" and once.count(param) > 1:
                 raise ConfigError("given twice.", option=str(param.name), hint="Give it once.")
-        rest = list(super().parse_args(ctx, args))
+        try:
+            rest = list(super().parse_args(ctx, args))
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # which says nothing to a user
+            raise
         for name, value in ctx.params.items():
             _refuse_urls(name, value if isinstance(value, list | tuple) else [value])
         return rest
@@ -103,7 +107,7 @@ class Verbs(TyperGroup):
             _fail("out of memory. Use fewer items at a time.", 1)
         except KeyboardInterrupt as stop:
             code = 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
-            _fail("interrupted. Run the same command again to resume.", code)
+            _fail("interrupted. The same command goes on from what was kept, or starts anew.", code)
 
 
 @contextlib.contextmanager

@@ -88,9 +88,8 @@ def evaluate(
     else:
         refuse_unused(ctx, "on a run", "lengths", "label_names")
         folder, target = report or run / "report", out or run / "evaluation.json"
-    asked = _Asked(
-        features, at, against or [], target, None if no_report else folder, save_dir, pdf, markdown, download
-    )
+    own, written = not (elsewhere or out), None if no_report else folder
+    asked = _Asked(features, at, against or [], target, own, written, save_dir, pdf, markdown, download)
     if elsewhere:
         _evaluate_codes(ctx, run, asked, lengths, lines(label_names) or [])
     else:
@@ -102,13 +101,15 @@ class _Asked(NamedTuple):
     """Options of every evaluation.
 
     Attributes:
-        target: the evaluation file. report, save_dir: folders that are written; None for those that are not.
+        target: the evaluation file. own: whether it is that of the run, where nothing else can be.
+        report, save_dir: folders that are written; None for those that are not.
     """
 
     features: Path | None
     at: int | None
     against: Sequence[Path]
     target: Path
+    own: bool
     report: Path | None
     save_dir: Path | None
     pdf: bool
@@ -123,7 +124,7 @@ class _Asked(NamedTuple):
         from multibit.report.folder import require_folder
 
         require_ending(self.target, "out", ".json")
-        require_evaluation_target(self.target)
+        require_evaluation_target(self.target, own=self.own)
         if self.report is not None:
             require_folder(self.report, folders=page.FOLDERS, files=(page.PAGE,))
         if self.save_dir is not None:

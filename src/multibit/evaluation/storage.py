@@ -26,8 +26,11 @@ COLUMNS = ("evaluation", "protocol", "metric", "direction", "bits")
 FLOOR = "floor "  # prefix of the name of a floor, in the column of metric names
 
 
-def require_evaluation_target(path: Path) -> None:
+def require_evaluation_target(path: Path, *, own: bool = False) -> None:
     """Refuse a path that `save_evaluations` cannot write, before the work that ends there.
+
+    Args:
+        path: of the JSON file. own: whether nothing else can be there, so that damaged files are replaced.
 
     Raises:
         DataError: it cannot be written, or does not end in .json. FormatError: one of the two files exists and is not
@@ -38,6 +41,8 @@ def require_evaluation_target(path: Path) -> None:
     values = path.with_suffix(".parquet")
     require_writable(path)
     require_writable(values)
+    if own:
+        return
     if path.exists():
         read_json(path, kind=KIND, version=VERSION)
     if values.exists() and not _is_values(values):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib.util
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -16,10 +19,20 @@ import numpy as np
 from PIL import Image
 
 from multibit.codes.items import Modality
-from multibit.errors import ConfigError, MissingExtraError
+from multibit.errors import CacheNote, ConfigError, MissingExtraError
 from multibit.features.base import Words, quiet
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
-from multibit.features.portable import ABOUT, KIND, STEP, TOKENIZER, VERSION, About, PortableWords, cached_folder
+from multibit.features.portable import (
+    ABOUT,
+    KIND,
+    STEP,
+    TOKENIZER,
+    VERSION,
+    About,
+    PortableWords,
+    cached_folder,
+    is_cached,
+)
 from multibit.features.portable_words import portable_words
 from multibit.features.sessions import NETWORK, checksum_of
 from multibit.files import write_json
@@ -61,19 +74,36 @@ def export_encoder(encoder: Any, folder: Path) -> None:
 def cached_encoder(name: str, modality: Modality) -> Path:
     """Folder of a packaged encoder in the cache of the user, where it is written when first needed.
 
+    Where the cache cannot be written, it is a folder of this process, which a warning says.
+
     Raises:
         MissingExtraError: it is not there yet, and a library that the export needs is not installed.
     """
     encoders: Any = IMAGE_ENCODERS if modality == "image" else TEXT_ENCODERS
     folder = cached_folder(name, encoders[name].weights())
-    if not folder.exists():
-        with notice(f"Preparing the {modality} encoder for ONNX Runtime: once, some seconds"):
-            try:
-                export_encoder(encoders[name]("cpu"), folder)
-            except OSError:
-                if not folder.exists():  # else another process was faster
-                    raise
+    if is_cached(folder):
+        return folder
+    with notice(f"Preparing the {modality} encoder for ONNX Runtime: once, some seconds"):
+        try:
+            export_encoder(encoders[name]("cpu"), folder)
+        except OSError as error:
+            if not is_cached(folder):  # else another process was faster
+                return _encoder_of_process(name, modality, f"{folder} ({error.strerror or error})")
     return folder
+
+
+@functools.cache
+def _encoder_of_process(name: str, modality: Modality, unwritten: str) -> Path:
+    """Folder of a packaged encoder, which is removed when the process ends."""
+    encoders: Any = IMAGE_ENCODERS if modality == "image" else TEXT_ENCODERS
+    parent = tempfile.TemporaryDirectory(prefix="multibit-")
+    atexit.register(parent.cleanup)
+    export_encoder(encoders[name]("cpu"), Path(parent.name) / name)
+    problem = (
+        f"cannot write the {modality} encoder to {unwritten}, so every process prepares it anew, some seconds long"
+    )
+    warnings.warn(f"{problem}. Set MULTIBIT_CACHE to a folder that can be written.", CacheNote, stacklevel=3)
+    return Path(parent.name) / name
 
 
 def _images(encoder: Any, folder: Path) -> About:

@@ -9,7 +9,8 @@ from typing import cast
 
 from multibit.arrays import Labels
 from multibit.data.dataset import LabelRows, PairedDataset
-from multibit.errors import DataError, FormatError, MismatchError, counted, require_known
+from multibit.data.notes import note
+from multibit.errors import DataError, FormatError, MismatchError, counted, require_kind, require_known
 from multibit.features.base import ImageEncoder, TextEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.extraction import PLAN, Extraction, Plan
@@ -21,6 +22,7 @@ from multibit.features.update import merged, missing_from, require_same, rewritt
 from multibit.files import read_json
 from multibit.folders import only_writer
 from multibit.progress import showing, track
+from multibit.texts import is_blank
 
 
 def extract_features(
@@ -61,9 +63,15 @@ def extract_features(
         FeatureStore(24 items, 3-d image, 5-d text)
     """
     require_known("engine", engine, ENGINES)
+    require_kind(dataset, PairedDataset, "dataset", "Read one with read(source) or read_manifest(path).")
+    _require_encoders(image_encoder, text_encoder)
     if not any(dataset.images):
         hint = "Name the column of the image paths by `columns`; vectors computed elsewhere need no images."
         raise DataError(f"none of {counted(len(dataset), 'item', 'items')} has an image.", field="image", hint=hint)
+    if all(is_blank(text) for texts in dataset.texts for text in texts):
+        note(
+            "every text is empty, so all items have the same text features. Name the column of the texts by `columns`."
+        )
     folder = Path(folder)
     recipe = Recipe(image_encoder.recipe, text_encoder.recipe)
     shapes = token_shapes(image_encoder, text_encoder) if tokens else {}
@@ -86,6 +94,24 @@ def extract_features(
         for path in _left_over(folder):
             path.unlink()
     return FeatureStore.open(folder)
+
+
+def _require_encoders(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> None:
+    """Refuse names of encoders, and an encoder of texts for images.
+
+    Raises:
+        DataError: names the function that loads one.
+    """
+    for option, encoder, needed in (
+        ("image_encoder", image_encoder, "prepare"),
+        ("text_encoder", text_encoder, "recipe"),
+    ):
+        if not hasattr(encoder, needed):
+            raise DataError(
+                f"need an encoder of {option.removesuffix('_encoder')}s, got {type(encoder).__name__}.",
+                option=option,
+                hint=f"Load one with load_{option}(name). The encoder of images comes first.",
+            )
 
 
 def _left_over(folder: Path) -> list[Path]:

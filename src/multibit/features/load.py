@@ -15,7 +15,7 @@ from multibit.errors import ConfigError, DataError, MultibitError, require_known
 from multibit.features.base import ImageEncoder, TextEncoder, prompted
 from multibit.features.joint import Hub, JointImages, JointTexts
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
-from multibit.features.portable import ABOUT, PortableImages, PortableTexts, cached_folder
+from multibit.features.portable import ABOUT, PortableImages, PortableTexts, cached_folder, is_cached
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.storage import read_header
 from multibit.features.tokens import TokenShapes
@@ -237,6 +237,6 @@ def _faster_runtime(encoder: Any, name: str, device: str) -> str:
     if device != "cpu" or not hasattr(encoder, "compute"):
         return "torch"
     needed = ["onnxruntime", "tokenizers"]
-    if not cached_folder(name, encoder.weights()).exists():
+    if not is_cached(cached_folder(name, encoder.weights())):
         needed += ["onnx", "onnxscript"]
     return "onnxruntime" if all(map(importlib.util.find_spec, needed)) else "torch"

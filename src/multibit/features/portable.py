@@ -6,6 +6,7 @@ the input is prepared, and the tokenizer of a text encoder. `multibit.features.e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -187,6 +188,11 @@ class PortableWords:
 def cached_folder(name: str, weights: str) -> Path:
     """Where the cache of the user has the packaged encoder with this name and hash of the weights."""
     return cache_folder() / "encoders" / f"{name}-{weights}-{EXPORT}"
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether the cache has this folder; False too where one may not look into the cache."""
+    return os.path.isdir(folder)  # noqa: PTH112 - the method of `Path` fails where one may not look
 
 
 def read_about(folder: Path, modality: Modality) -> About:

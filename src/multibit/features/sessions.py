@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ def cache_folder() -> Path:
     given = os.environ.get("MULTIBIT_CACHE")
     if given:
         return Path(given)
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - `Path.home` raises where there is none
+        return Path(tempfile.gettempdir()) / "multibit"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "multibit"
     if sys.platform == "darwin":

@@ -23,7 +23,7 @@ from multibit.codes.layout import Layout
 from multibit.config import MAX_BITS
 from multibit.errors import DataError, FormatError, MissingExtraError, require_known
 from multibit.features.base import prompted
-from multibit.features.portable import PortableImages, PortableTexts, cached_folder, read_about
+from multibit.features.portable import PortableImages, PortableTexts, cached_folder, is_cached, read_about
 from multibit.features.recipe import Recipe
 from multibit.features.sessions import Network
 from multibit.files import building, read_json, typed
@@ -228,7 +228,7 @@ class PortableModel:
                 hint="Export the run with its encoders, or install multibit[clip], which loads them by name.",
             )
         cached = cached_folder(recipe.name, recipe.weights)
-        if cached.exists():
+        if is_cached(cached):
             return cached
         try:
             from multibit.features.export import cached_encoder  # imports torch

@@ -152,9 +152,16 @@ def require_writable_index(path: Path, unlike: Iterable[Path | None] = ()) -> No
         path: of the index; it and its parents need not exist. unlike: as for `files.require_writable`.
 
     Raises:
-        DataError: another folder is there, no permission, or `path` is one of `unlike`.
+        DataError: another folder is there, no permission, or `path` is one of `unlike`. FormatError: an index is
+            there that cannot be read, which might be restored.
     """
     _require_index_folder(path)
+    if path.is_dir() and not path.is_symlink():
+        try:
+            _manifest(path)
+        except FormatError as error:
+            hint = "Remove the folder, or restore a copy of the file, then run the command again."
+            raise FormatError(error.problem, file=error.file, hint=hint) from None
     require_writable(path, folder=path.is_dir(), unlike=unlike)
 
 

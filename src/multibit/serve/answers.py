@@ -58,5 +58,5 @@ def search_answer(query: Query, found: Found) -> Response:
     return as_json({
         "bits": query.bits, "modality": query.modality, "code": hexadecimal(query.values), "items": found.items,
         "bytes_read": found.bytes_read, "seconds": found.seconds, "exact": found.exact,
-        "missing": found.missing, "hits": hits,
+        "missing": found.missing, "note": query.note, "hits": hits,
     })  # fmt: skip

@@ -51,7 +51,12 @@ Id = str | int
 
 
 class Query(NamedTuple):
-    """A search. `values`: (stored bits,) relaxed code; the other fields are those of `Index.search`."""
+    """A search.
+
+    Attributes:
+        values: (stored bits,) relaxed code. note: what the encoder could not read; the other fields are those of
+            `Index.search`.
+    """
 
     values: Values
     modality: Modality
@@ -63,6 +68,7 @@ class Query(NamedTuple):
     max_distance: int | None = None
     fields: tuple[str, ...] | None = None
     ef_search: int | None = None
+    note: str = ""
 
     @property
     def group(self) -> str:

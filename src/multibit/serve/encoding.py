@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multibit.codes import MODALITIES, Modality
 from multibit.data.images import UPLOADED, decode_image
 from multibit.errors import DataError, MismatchError, MultibitError
-from multibit.queries import relaxed_codes
+from multibit.queries import relaxed_codes, unread_note
 
 if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
@@ -49,6 +49,11 @@ class QueryEncoder:
         if modality not in self.encoders:
             error = self.missing[modality]
             raise DataError(f"{modality}s cannot be encoded here: {error.problem}", field=modality)
+
+    def note(self, text: str) -> str:
+        """What the encoder cannot read in a text that is a query, see `unread_note`."""
+        self.require("text")
+        return unread_note(self.encoders["text"], text)
 
     def encode(self, queries: Sequence[Raw]) -> list[NDArray[np.float32]]:
         """The relaxed codes of some queries, each (stored bits,): one pass of the encoder for each modality."""

@@ -102,7 +102,9 @@ class Gathering:
             source = request.source or request.modality or self.modalities[0]
             query, modality = {"code": await self.code_of(request.id, source)}, request.modality or source
         elif request.text is not None:
-            query, modality = {"vector": await self.encode("text", texts=[request.text])}, request.modality or "image"
+            encoded = await self.encode("text", texts=[request.text], queries=True)
+            query, modality = {"vector": encoded["vector"]}, request.modality or "image"
+            return {**await self.search_by(query, request, modality), "note": encoded["note"]}
         else:
             query = {"code": request.code} if request.vector is None else {"vector": request.vector}
             modality = request.modality or OTHER[request.source or "text"]
@@ -116,8 +118,8 @@ class Gathering:
 
     async def search_by_image(self, content: bytes, options: SearchOptions) -> Answer:
         """The answer of a search by an image file."""
-        vector = await self.encode("image", images=[base64.b64encode(content).decode()])
-        return await self.search_by({"vector": vector}, options, options.modality or "text")
+        encoded = await self.encode("image", images=[base64.b64encode(content).decode()])
+        return await self.search_by({"vector": encoded["vector"]}, options, options.modality or "text")
 
     async def similar(self, name: str, source: Modality, options: SearchOptions) -> Answer:
         """The items nearest to an item, without itself: its own shard leaves it out."""
@@ -153,14 +155,14 @@ class Gathering:
         except MissingShardError as error:
             return error
 
-    async def encode(self, field: str, **inputs: Any) -> list[float]:
-        """The relaxed code of a text or an image, a field of the request, by any shard."""
+    async def encode(self, field: str, **inputs: Any) -> Answer:
+        """The relaxed code of a text or an image, a field of the request, by any shard, with its note."""
         try:
             answer = _decoded(await self.ask_any("POST", "/v1/encode", json={**inputs, "vectors": True}))
         except PassedError as error:
             raise _refused(error, lambda _: field) from None
         (found,) = answer["texts"] + answer["images"]
-        return list(found["vector"])
+        return dict(found)
 
     async def code_of(self, name: Id, source: Modality) -> str:
         """The stored code of an item, hexadecimal."""

@@ -134,6 +134,7 @@ class SearchResponse(Model):
         seconds: time of the scan, shared by the searches that ran together.
         exact: false after an approximate search, which may miss some of the nearest items.
         missing: servers or shards that did not answer; empty unless partial answers are allowed.
+        note: what the text encoder could not read of the query, such as a script that it has not learned.
     """
 
     model_config = ConfigDict(
@@ -160,6 +161,7 @@ class SearchResponse(Model):
     hits: list[Hit]
     exact: bool = True
     missing: list[str] = []
+    note: str = ""
 
 
 class EncodeRequest(Model):
@@ -171,6 +173,10 @@ class EncodeRequest(Model):
     images: list[str] = Field(default=[], description="Image files, base64.")
     bits: Bits | None = Field(default=None, description=BITS)
     vectors: bool = Field(default=False, description="Also return the relaxed codes.")
+    queries: bool = Field(
+        default=False,
+        description="The texts are queries: note what the encoder cannot read, refuse one of which it knows nothing.",
+    )
 
 
 class Encoded(Model):
@@ -178,10 +184,12 @@ class Encoded(Model):
 
     Attributes:
         code: hexadecimal, the first bit first. vector: the relaxed code, whose signs are the bits; null unless asked.
+        note: what the encoder could not read of a text; empty unless `queries`.
     """
 
     code: str
     vector: list[float] | None = None
+    note: str = ""
 
 
 class EncodeResponse(Model):

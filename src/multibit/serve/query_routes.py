@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from typing import Annotated
 
 import numpy as np
@@ -54,15 +55,17 @@ async def encode(request: models.EncodeRequest, service: Served) -> Response:
     length = checked_length(service, request.bits)
     files = {f"images.{place}": decode_base64(each, f"images.{place}") for place, each in enumerate(request.images)}
     images = await service.encode_images(files)
-    texts = await service.encode_texts({f"texts.{place}": text for place, text in enumerate(request.texts)})
+    asked = {f"texts.{place}": text for place, text in enumerate(request.texts)}
+    texts = await service.encode_texts(asked)
+    notes = [await service.note(*each) if request.queries else "" for each in asked.items()]
 
-    def encoded(values: Values) -> dict[str, object]:
+    def encoded(values: Values, note: str = "") -> dict[str, object]:
         part = values[:length]
-        return {"code": hexadecimal(part), "vector": part.tolist() if request.vectors else None}
+        return {"code": hexadecimal(part), "vector": part.tolist() if request.vectors else None, "note": note}
 
     return as_json({
         "bits": length, "model": service.collection.run.record.model,
-        "texts": list(map(encoded, texts)), "images": list(map(encoded, images)),
+        "texts": list(map(encoded, texts, notes)), "images": list(map(encoded, images)),
     })  # fmt: skip
 
 
@@ -107,14 +110,17 @@ def read_options(options: str) -> models.SearchOptions:
 
 
 async def refuse_other_parts(request: Request) -> None:
-    """Refuse parts of the form that a search by an image does not have.
+    """Refuse parts of the form that a search by an image does not have, or has once.
 
     Raises:
         RefusedError: names the first.
     """
-    for name in await request.form():
+    counts = Counter(name for name, _ in (await request.form()).multi_items())
+    for name, count in counts.items():
         if name not in ("image", "options"):
             raise RefusedError(422, "is no part of the form: it has image and options.", field=name)
+        if count > 1:
+            raise RefusedError(422, f"is given {count} times. Give it once.", field=name)
 
 
 def checked_length(service: Served, bits: int | None, field: str = "bits") -> int:

@@ -70,6 +70,8 @@ def _place(error: Mapping[str, Any], content: Any) -> str:
 
 def _reason(error: Mapping[str, Any]) -> str:
     kind, about = str(error["type"]), error.get("ctx") or {}
+    if "UploadFile" in str(error.get("msg")):
+        return "must be a file: a part of the form with a file name."
     if kind in SAYS:
         return SAYS[kind](about)
     if kind.split("_")[0] in KINDS:

@@ -132,6 +132,11 @@ class Service:
             self._texts.popitem(last=False)
         return [found[text] for text in texts]
 
+    async def note(self, field: str, text: str) -> str:
+        """What the encoder cannot read in a query, a field of the request that was encoded."""
+        with _about(field):
+            return await self._in_thread(self.encoder.note, None, text)
+
     async def encode_images(self, given: Mapping[str, bytes]) -> list[Values]:
         """The relaxed codes of image files, by the fields of the request that have them."""
         self._require_few("images", len(given))
@@ -147,6 +152,7 @@ class Service:
     async def search(self, request: SearchRequest) -> tuple[Query, Found]:
         """The answer of a search by text, id, vector or code."""
         modality: Modality
+        note = ""
         if request.id is not None:
             source = request.source or (request.modality or self.collection.modalities[0])
             values = await self._in_thread(self.collection.values_of, None, request.id, source)
@@ -155,13 +161,15 @@ class Service:
             modality = request.modality or "image"
             self.plan(request, modality)  # refuse it before the encoding
             values = await self.encode_text(request.text)
+            note = await self.note("text", request.text)
         else:
             modality = request.modality or OTHER[request.source or "text"]
             if request.vector is not None:
                 values = self._given(request.vector, "vector")
             else:
                 values, request = self._coded(str(request.code), request)
-        return await self.search_values(values, request, modality)
+        query, found = await self.search_values(values, request, modality)
+        return query._replace(note=note), found
 
     async def search_values(self, values: Values, options: SearchOptions, modality: Modality) -> tuple[Query, Found]:
         """The answer of a search by a relaxed code."""

@@ -41,6 +41,7 @@ function query() {
 
 async function answer() {
   const asked = query();
+  let note = "";
   $("results").setAttribute("aria-busy", "true");
   try {
     if (asked) {
@@ -49,10 +50,11 @@ async function answer() {
       const lengths = state.compare ? [state.bits, state.compare] : [state.bits];
       const answers = await Promise.all(lengths.map((bits) => post("/v1/search", { ...asked, ...rest, bits })));
       if (!wish) showAnswers(answers);
+      note = answers[0].note;
     } else {
       await showStart();
     }
-    tell("");
+    tell(note);
   } catch (error) {
     tell(error.message);
   } finally {

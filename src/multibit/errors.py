@@ -274,5 +274,9 @@ class CacheNote(UserWarning):
     """The cache of the user cannot be written, so what it would keep is made anew by every process."""
 
 
+class SpeedNote(UserWarning):
+    """A setting that makes the work slower on this machine than it needs to be."""
+
+
 class QueryNote(UserWarning):
     """A query that the encoder reads only in part, so its hits may mean little."""

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 
 from conftest import plant
 from multibit import Config, HashModel, Pairs, train
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, SpeedNote
 from multibit.hashing.code_model import check_device
 from multibit.hashing.encode import encode
 from multibit.hashing.loop import fit
@@ -138,6 +139,23 @@ def test_bfloat16_training_learns_the_same_and_keeps_weights_in_single_precision
     assert not same(weights(results[0].model), weights(results[1].model))
     assert same(weights(results[1].model), weights(results[2].model))
     assert results[1].state.best_score == pytest.approx(results[0].state.best_score, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("able", "precision", "noted"),
+    [
+        ({"avx512_bf16": False, "amx_bf16": False}, "bfloat16", True),
+        ({"avx512_bf16": True, "amx_bf16": False}, "bfloat16", False),
+        ({"avx512_bf16": False, "amx_bf16": False}, "float32", False),
+        ({}, "bfloat16", False),  # of another kind of processor, or unknown
+    ],
+)
+def test_bfloat16_in_software_is_noted(able, precision, noted, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        train(planted(20), None, dataclasses.replace(SMALL, epochs=1, precision=precision))
+    assert [each.category for each in found if each.category is SpeedNote] == [SpeedNote] * noted
 
 
 def test_the_selection_score_is_the_mean_map_of_both_directions_and_all_lengths():

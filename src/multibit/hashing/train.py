@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ import torch
 
 from multibit.codes.items import DIRECTIONS
 from multibit.config import EpochSettings, Settings
-from multibit.errors import ConfigError, DataError, counted, require_kind
+from multibit.errors import ConfigError, DataError, SpeedNote, counted, require_kind
 from multibit.evaluation.pair_recall import count_own
 from multibit.evaluation.protocol import selection_score
 from multibit.features import Pairs
@@ -118,11 +119,23 @@ def train(
     if not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"must be in 1..{MAX_THREADS:,}, got {threads:,}.", option="threads")
     state_path = None if state_file is None else Path(state_file)
+    _note_precision(resolved, device)
     work = partial(_train_one, chosen, training, validation, device=device, until=until, save_every=save_every)
     with showing(progress), on_threads(threads):
         if chosen.lengths != "one":
             return work(resolved, state_path)
         return _train_lengths(chosen, resolved, work, state_path, workers)
+
+
+def _note_precision(settings: Settings, device: str) -> None:
+    """Say that bfloat16 takes longer than single precision where the processor computes it in software."""
+    if device != "cpu" or getattr(settings, "precision", "") != "bfloat16":
+        return
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.10 and later
+    found = [known[name] for name in ("avx512_bf16", "amx_bf16", "bf16") if name in known]
+    if found and not any(found):
+        problem = "this processor has no instructions for bfloat16, so training takes several times as long"
+        warnings.warn(f"{problem} as with precision=float32.", SpeedNote, stacklevel=3)
 
 
 def state_files(path: Path) -> list[Path]:

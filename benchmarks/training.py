@@ -1,9 +1,10 @@
-"""Time of a training step compared with its matrix products: python benchmarks/training.py [--smoke].
+"""Time of a training step compared with its matrix products: python benchmarks/training.py [--compile] [--smoke].
 
 Trains on 9,000 pairs of 512-d features (random, the size of MIRFlickr), with both precisions, and compares the mean
 time of a step with that of the bare forward and backward matrix products of the same shapes, in turn, in one process.
-Then the time of a step with one thread and with all, alone and beside two processes that never pause. --smoke only
-checks that everything runs.
+Then the time of a step with one thread and with all, alone and beside two processes that never pause. --compile
+compares, in single precision, with network and objective compiled by `torch.compile`, which the product does not do; it
+needs a C++ compiler, and its compilation is not in the times. --smoke only checks that everything runs.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ def random_pairs(count: int) -> Pairs:
     return Pairs(image, text, np.arange(count + 1), labels)
 
 
-def seconds_per_step(pairs: Pairs, config: Config) -> float:
+def seconds_per_step(pairs: Pairs, config: Config, *, compiled: bool = False) -> float:
     """Mean time of a training step: batch, network, objective, gradient, Adam."""
     learner = MultiBit(pairs, config)
+    if compiled:
+        learner.model.compile()
+        learner.objective.compile()
+        fit(learner, pairs, config, score=None)  # compiles for full batches and for the last one
     start = time.perf_counter()
     fit(learner, pairs, config, score=None)
     return (time.perf_counter() - start) / (config.epochs * -(-len(pairs) // config.batch_size))
@@ -74,13 +79,17 @@ def step_on(threads: int, rounds: int) -> list[float]:
 
 def main() -> None:
     """Print medians and ratios."""
-    smoke = new_parser(__doc__).parse_args().smoke
+    parser = new_parser(__doc__)
+    parser.add_argument("--compile", action="store_true", help="compare with a compiled step")
+    options = parser.parse_args()
+    smoke = options.smoke
     count, epochs, rounds, bare_steps = (256, 1, 1, 7) if smoke else (9_000, 2, 5, 140)
     pairs = random_pairs(count)
+    ways = ("float32", "compiled") if options.compile else Config.CHOICES["precision"]
     settings = {
-        (name, precision): find_method(name).config(epochs=epochs, precision=precision)
+        (name, way): find_method(name).config(epochs=epochs, precision="float32" if way == "compiled" else way)
         for name in ("multibit", "multibit-plus")
-        for precision in Config.CHOICES["precision"]
+        for way in ways
     }
     bare: list[float] = []
     steps: dict[tuple[str, str], list[float]] = {key: [] for key in settings}
@@ -88,7 +97,7 @@ def main() -> None:
     for _ in range(rounds):
         bare.append(seconds_per_bare_products(Config(), bare_steps))
         for key, config in settings.items():
-            steps[key].append(seconds_per_step(pairs, config))
+            steps[key].append(seconds_per_step(pairs, config, compiled=key[1] == "compiled"))
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"medians of {rounds} rounds{'ms':>22}{'of the bare products':>24}{'of multibit':>14}")
     print(f"{'bare products, float32':<32}{1e3 * statistics.median(bare):>9.2f}")

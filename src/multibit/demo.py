@@ -29,6 +29,7 @@ from multibit.report.sheet import Search, contact_sheet
 from multibit.runs import Run, describe_code
 from multibit.search import Index
 from multibit.search.names import INDEX, index_name, index_path, located_hits
+from multibit.search.together import save_together
 from multibit.table import print_table
 
 SHOWN_BITS = (16, 128)
@@ -71,8 +72,7 @@ def run_demo(folder: Path, config: Settings, out: Console, *, method: str = "", 
         print_table(accuracy_table(evaluation), out)
     save_evaluations(folder / "evaluation.json", evaluations)
     indices = build_indices(run, store, split.database)
-    for name, index in indices.items():
-        index.save(index_path(run.folder / INDEX, name))
+    save_together({index_path(run.folder / INDEX, name): index for name, index in indices.items()})
     sheet = folder / "searches.png"
     contact_sheet(_searches(run, store, indices), sheet)
     out.print(f"Example searches: {printable(str(sheet))}")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from multibit.pipeline import AnyRun
     from multibit.search.remote import RemoteIndex
 
+SHOWN = 60  # characters of a text that a message repeats
+
 
 def encode_text(run: AnyRun, text: str, bits: int | None = None, *, download: bool = False) -> NDArray[np.float32]:
     """Relaxed code (1, B) of a text, by the text encoder of the run's features.
@@ -87,9 +89,9 @@ def unread_note(encoder: TextEncoder, text: str) -> str:
     name = encoder.recipe.name
     if found.unknown == found.tokens:
         raise DataError(
-            f"the text encoder {name} knows none of the characters of {text!r}, so all such texts have the same hits.",
+            f"the text encoder {name} knows no word of {text[:SHOWN]!r}, so all such texts have the same hits.",
             option="query",
-            hint="Search in a language that the encoder was trained on, or use features by an encoder of this script.",
+            hint="Part emoji and other signs from the words, or use features by an encoder of this language.",
         )
     if found.unknown:
         problem = f"does not know {found.unknown} of the {found.tokens} parts of the query"

@@ -17,7 +17,7 @@ from multibit.codes.items import Modality
 from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, MultibitError
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import ImageEncoder, TextEncoder
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
@@ -164,6 +164,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)  # fail before the training, not after it
         with only_writer(folder, (*STATE_FILES, *RUN_FILES)):
             _require_own_states(folder, method, config)
+            _require_own_files(folder)
             try:
                 result = train(
                     training, validation, config, method=method, preset=preset, device=device, workers=workers,
@@ -400,6 +401,25 @@ def _require_own_states(folder: Path, method: str | None, config: Settings) -> N
             file=folder,
             hint="Choose another folder or delete these files.",
         )
+
+
+def _require_own_files(folder: Path) -> None:
+    """Refuse files with the names of a run's that no training wrote; the model is the first that it writes.
+
+    Raises:
+        DataError: names one of them.
+    """
+    found = [name for name in RUN_FILES if (folder / name).exists()]
+    if not found or state_files(folder / STATE_FILE):
+        return
+    try:
+        CodeModel.load(folder / "model.safetensors")
+    except MultibitError:
+        raise DataError(
+            f"holds {found[0]}, which no training wrote and which this one would replace.",
+            file=folder,
+            hint="Choose another folder, or give the file another name.",
+        ) from None
 
 
 def _write(

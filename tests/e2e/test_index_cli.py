@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 
@@ -17,7 +19,9 @@ from conftest import plant
 from multibit import Codes, Config, FeatureStore, Index, Run, Split, near_duplicates
 from multibit.codes import duplicates
 from multibit.data.split_files import read_groups
+from multibit.errors import DataError
 from multibit.features.recipe import EncoderRecipe
+from multibit.search import storage
 from multibit.search.engines import ENGINES
 from multibit.search.exchange import export_index
 
@@ -343,6 +347,37 @@ def test_a_damaged_index_is_refused_before_the_items_are_encoded(run, index, mon
     monkeypatch.setattr("multibit.indices.encode_store", None)
     assert_names(refused("index", run.folder, "--out", index), manifest, "Remove")
     assert manifest.read_text() == "{"
+
+
+def test_what_is_no_index_is_not_replaced_by_one(run, tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "text.mbx").write_text("mine")
+    assert_names(refused("index", run.folder, "--out", folder), folder / "text.mbx")
+    assert (folder / "text.mbx").read_text() == "mine" and not (folder / "image.mbx").exists()
+    with pytest.raises(DataError):
+        Index.open(run.folder / "index" / "image.mbx").save(folder / "text.mbx")
+    assert (folder / "text.mbx").read_text() == "mine"
+
+
+@pytest.mark.parametrize("there", ["nothing", "both", "one"])
+def test_both_indices_are_written_or_none(run, index, tmp_path, monkeypatch, there):
+    folder = index if there != "nothing" else tmp_path / "new"
+    if there == "one":
+        shutil.rmtree(index / "text.mbx")
+    before = {path.name: len(Index.open(path)) for path in folder.glob("*.mbx")}
+    written, write = [], storage._write_version
+
+    def full(path, version, facts, generation):
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        written.append(path)
+        return write(path, version, facts, generation)
+
+    monkeypatch.setattr(storage, "_write_version", full)
+    assert "No space left" in refused("index", run.folder, "--items", "database", "--out", folder)
+    monkeypatch.undo()
+    assert {path.name: len(Index.open(path)) for path in folder.glob("*.mbx")} == before
 
 
 # A part of an index

@@ -265,6 +265,35 @@ def test_a_shard_refuses_items_of_others_and_ages_that_are_not_the_latest(writab
 # Shards that fail
 
 
+FIELDS = {
+    "two kinds at once": [2001, "unknown", 2003, "n/a"],  # stored as JSON
+    "integers": [2001, 2002, 2003, 2004],
+    "floats": [1.5, 2, 2.5, 3],
+    "nearly none": [None, None, "x", None],
+    "lists": [["a"], ["b", "c"], None, []],
+}
+
+
+@pytest.mark.parametrize("values", FIELDS)
+@pytest.mark.parametrize("later", [7, 7.5, "text"], ids=str)
+def test_a_field_has_one_kind_in_all_shards(writable, values, later):
+    """Of values in different shards, that come at once or one after the other."""
+    whole, router = writable
+    named = [f"kind {number}" for number in range(4 + 2 * COUNT)]
+    first = [
+        {"id": name, "text": "text 1", "fields": {"of": value}}
+        for name, value in zip(named[:4], FIELDS[values], strict=True)
+    ]
+    others = [{"id": name, "text": "text 2", "fields": {"of": later}} for name in named[4:]]
+    for items in (first, *([each] for each in others)):
+        same(*(each.put("/v1/items", json={"items": items}) for each in (router, whole)))
+    for body in ({}, {"fields": ["of"]}, {"where": {"of": {"$exists": True}}, "fields": ["of"]}):
+        asked = {"text": "text 1", "modality": "text", "k": 50, **body}
+        same(*(each.post("/v1/search", json=asked) for each in (router, whole)))
+    ours, theirs = (each.get("/v1/info").json()["fields"]["text"]["of"]["kind"] for each in (router, whole))
+    assert ours == theirs
+
+
 @pytest.fixture
 def three(pictured, indices):
     """A stack of three running shards, and their addresses."""

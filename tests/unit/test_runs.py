@@ -187,6 +187,15 @@ def test_an_unfinished_run_of_other_settings_is_not_continued(store, split, tmp_
     assert caught.value.file == tmp_path / "run" / STATE_FILE
 
 
+@pytest.mark.parametrize("name", ["history.jsonl", "model.safetensors", "split.safetensors"])
+def test_files_that_no_training_wrote_are_not_replaced(store, split, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError) as caught:
+        Run.create(tmp_path, store, split, SMALL)
+    assert caught.value.file == tmp_path and name in caught.value.problem
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
 def test_a_finished_run_is_not_overwritten(finished, store, split):
     with pytest.raises(DataError) as caught:
         Run.create(finished.folder, store, split, SMALL)

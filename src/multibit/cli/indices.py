@@ -80,6 +80,7 @@ def index(
     from multibit.pipeline import open_run
     from multibit.search.names import INDEX, index_path
     from multibit.search.storage import require_writable_index
+    from multibit.search.together import save_together
 
     refuse_memory(codes=codes)
     tasks = {"remove": bool(remove), "compact": compact, "reshard": reshard is not None}
@@ -108,8 +109,7 @@ def index(
             built = update_indices(loaded, store, folder, rows)
         else:
             built = build_indices(loaded, store, rows, engine=engine.value, folder=folder)
-            for name, path in paths.items():
-                built[name].save(path)
+            save_together({path: built[name] for name, path in paths.items()})
     for name, path in paths.items():
         echo(f"Wrote {path}: {counted(len(built[name]), 'item', 'items')}")
 

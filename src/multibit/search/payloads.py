@@ -34,19 +34,27 @@ def of_mappings(given: Sequence[Any], ids: IdColumn, known: Kinds) -> Columns:
         if not isinstance(payload, Mapping):
             found = type(payload).__name__
             raise DataError(f"that of id {ids[row]!r} must be a JSON object, got {found}.", field="payloads")
-    kinds: dict[str, str] = {}
-    columns = {}
-    for name in dict.fromkeys(itertools.chain.from_iterable(given)):
-        values = [payload.get(name) for payload in given]
-        _require_name(name, values, ids)
-        kind = _kind(values)
-        if kind:
-            kinds[name] = _fitting(name, kind, known.get(name, kind), values, ids)
-            columns[name] = _column(kinds[name], values, ids)
+    kinds = kinds_of(given, ids, known)
+    columns = {name: _column(kind, [each.get(name) for each in given], ids) for name, kind in kinds.items()}
     return columns, kinds
 
 
-def _require_name(name: Any, values: list[Any], ids: IdColumn) -> None:
+def kinds_of(given: Sequence[Mapping[str, Any]], ids: Sequence[Id] | IdColumn, known: Kinds) -> dict[str, str]:
+    """The kinds of the fields of mappings, of which some may be known; not of a field whose values are all null.
+
+    Raises:
+        DataError: as `Metadata.of`.
+    """
+    kinds: dict[str, str] = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(given)):
+        values = [payload.get(name) for payload in given]
+        _require_name(name, values, ids)
+        if kind := _kind(values):
+            kinds[name] = _fitting(name, kind, known.get(name, kind), values, ids)
+    return kinds
+
+
+def _require_name(name: Any, values: list[Any], ids: Sequence[Id] | IdColumn) -> None:
     try:
         if not isinstance(name, str):
             raise TypeError("keys must be strings")
@@ -80,7 +88,7 @@ def _kind(values: list[Any]) -> str | None:
     return _KINDS.get(next(iter(found)), "json") if len(found) == 1 else "json"
 
 
-def _fitting(name: str, kind: str, known: str, values: list[Any], ids: IdColumn) -> str:
+def _fitting(name: str, kind: str, known: str, values: list[Any], ids: Sequence[Id] | IdColumn) -> str:
     """The kind to convert to: that of the field in the index, where all values fit it."""
     if known in (kind, "json"):
         return known

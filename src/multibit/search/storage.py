@@ -44,6 +44,7 @@ from multibit.search.trust import require_whole
 KIND, FILE_VERSION, VERSION = "index", 2, 3  # single files were versions 1 and 2
 SEGMENT, REMOVED, ENGINE, PART_VERSION = "index segment", "removed rows", "search engine", 1
 ENDING, TEMPORARY = ".mbs", ".tmp"  # the last one of safetensors, while it writes a file
+_OWN = f"*{ENDING}", MANIFEST  # files of an index
 BLOCK = 1 << 16  # rows of metadata that are checked at a time
 ATTEMPTS = 100  # of a reader, while a writer replaces the version again and again
 _SUFFIX = r"-[0-9a-f]+\.mbs$"
@@ -155,7 +156,7 @@ def require_writable_index(path: Path, unlike: Iterable[Path | None] = ()) -> No
         DataError: another folder is there, no permission, or `path` is one of `unlike`. FormatError: an index is
             there that cannot be read, which might be restored.
     """
-    _require_index_folder(path)
+    _require_index(path)
     if path.is_dir() and not path.is_symlink():
         try:
             _manifest(path)
@@ -165,7 +166,15 @@ def require_writable_index(path: Path, unlike: Iterable[Path | None] = ()) -> No
     require_writable(path, folder=path.is_dir(), unlike=unlike)
 
 
-def _require_index_folder(path: Path) -> None:
+def _require_index(path: Path) -> None:
+    """Refuse a folder or a file that is no index, because it would be replaced."""
+    if path.is_file():
+        try:
+            require_file(path, KIND)
+            read_arrays(path, kind=KIND, version=FILE_VERSION, form=_FileHeader, verify=False)  # of an earlier version
+        except FormatError as error:
+            problem = f"is a file that is not an index ({error.problem.rstrip('.')})."
+            raise DataError(problem, file=path, hint="Choose another path.") from None
     if path.is_dir() and not (path / MANIFEST).exists():
         problem = f"is a folder without {MANIFEST}, so it is not an index that can be replaced."
         raise DataError(problem, file=path, hint="Choose another path.")
@@ -212,7 +221,7 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
         DataError: the index is empty. OSError: cannot be written.
     """
     _require_items(path, version)
-    _require_index_folder(path)
+    _require_index(path)
     path = Path(os.path.realpath(path.parent)) / path.name
     if path.is_dir() and not path.is_symlink():
         try:
@@ -221,6 +230,25 @@ def write(path: Path, version: Version, facts: Mapping[str, str]) -> None:
             remove_unlisted(path)
     else:  # nothing is there, or a single file of an earlier version, or a link, which is not followed
         with renewing(path) as fresh:
+            _publish(fresh, _write_version(fresh, version, facts, 1))
+
+
+def write_anew(changes: Sequence[tuple[Path, Version, Mapping[str, str]]]) -> None:
+    """Write several indices, whatever is at their paths; if one cannot be written, all paths are as before.
+
+    Args:
+        changes: path, content, and facts of each index; the caller is the only writer of all of them.
+
+    Raises:
+        DataError: an index is empty, or another folder or file is there. OSError: cannot be written.
+    """
+    for path, version, _ in changes:
+        _require_items(path, version)
+        _require_index(path)
+    with contextlib.ExitStack() as stack:  # each takes its place at the end
+        for path, version, facts in changes:
+            place = Path(os.path.realpath(path.parent)) / path.name
+            fresh = stack.enter_context(renewing(place, own=_OWN))
             _publish(fresh, _write_version(fresh, version, facts, 1))
 
 
@@ -292,10 +320,10 @@ def creating(path: Path, facts: Mapping[str, str]) -> Iterator[SegmentWriter]:
     Raises:
         BusyError: another process is writing this index. DataError: another folder is there.
     """
-    _require_index_folder(path)
+    _require_index(path)
     with writing(path):
         place = Path(os.path.realpath(path.parent)) / path.name
-        with renewing(place, own=(f"*{ENDING}", MANIFEST)) as fresh:
+        with renewing(place, own=_OWN) as fresh:
             yield SegmentWriter(fresh, facts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from multibit.errors import BusyError, DataError, FormatError
@@ -52,6 +52,23 @@ def writing_together(indices: Sequence[Index]) -> Iterator[list[Index]]:
         storage.write_together(changed)
     for index in indices:
         index.refresh()
+
+
+def save_together(indices: Mapping[Path, Index]) -> None:
+    """Write indices to paths in one folder: all of them or none, where something cannot be written.
+
+    Args:
+        indices: by the path that each is written to; an index there is replaced.
+
+    Raises:
+        DataError: an index is empty, or another folder or file is there. BusyError: another process is writing one.
+    """
+    changes = [(path, index.version, index.facts) for path, index in indices.items()]
+    with contextlib.ExitStack() as stack:
+        for path in indices:
+            stack.enter_context(storage.writing(path))
+        are_there = all(path.is_dir() and not path.is_symlink() for path in indices)
+        (storage.write_together if are_there else storage.write_anew)(changes)
 
 
 def finish(folder: Path) -> bool:

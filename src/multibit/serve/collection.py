@@ -22,9 +22,10 @@ from multibit.hashing.encode import part_at
 from multibit.indices import index_names, open_index
 from multibit.paths import located, portable_path, replacing
 from multibit.search import Hit, Index, SearchResult
-from multibit.search.columns import other_kind
+from multibit.search.columns import IdColumn, other_kind
 from multibit.search.filters import Filter
 from multibit.search.kinds import merge_kinds
+from multibit.search.metadata import Metadata
 from multibit.search.names import INDEX, index_name, index_path
 from multibit.search.remote import RemoteIndex
 from multibit.search.remote.urls import is_url
@@ -333,8 +334,11 @@ class Collection:
             self.set = read_shard(self.folder, self.shard).set
         self.version += 1
 
-    def put(self, entries: Sequence[Entry]) -> None:
+    def put(self, entries: Sequence[Entry], known: Mapping[Modality, Mapping[str, str]] | None = None) -> None:
         """Add items; those with a known id are replaced as a whole.
+
+        Args:
+            entries: the items. known: kinds of fields that items of other shards have, by modality.
 
         Raises:
             DataError: ids or metadata that do not fit; then nothing is changed. BusyError: another writer, or an age
@@ -343,7 +347,7 @@ class Collection:
         self._require_in_place()  # before an image is stored
         self._require_own(entries)
         for shelf in self._shelves.values():
-            self._put(shelf.live.snapshot(), shelf, entries, {})  # all checks, before anything is written
+            self._put(shelf.live.snapshot(), shelf, entries, {}, known or {})  # all checks, before anything is written
         paths = {
             entry.id: portable_path(self._keep_image(entry.image), self.folder)
             for entry in entries
@@ -352,7 +356,7 @@ class Collection:
         with self._writing() as writers:
             entries = self._aged(entries, [index for _, index in writers])
             for shelf, index in writers:
-                self._put(index, shelf, entries, paths)
+                self._put(index, shelf, entries, paths, known or {})
 
     def _require_own(self, entries: Sequence[Entry]) -> None:
         """Refuse items of other shards, and ages where there are no shards."""
@@ -371,7 +375,14 @@ class Collection:
         ages = [now + number if entry.age is None else entry.age for number, entry in enumerate(entries)]
         return [replace(entry, age=age) for entry, age in zip(entries, ages, strict=True)]
 
-    def _put(self, index: Any, shelf: _Shelf, entries: Sequence[Entry], paths: Mapping[Id, str]) -> None:
+    def _put(
+        self,
+        index: Any,
+        shelf: _Shelf,
+        entries: Sequence[Entry],
+        paths: Mapping[Id, str],
+        known_fields: Mapping[Modality, Mapping[str, str]],
+    ) -> None:
         own = [entry for entry in entries if shelf.modality in entry.values]
         gone = [entry.id for entry in entries if shelf.modality not in entry.values]
         known = [each for each in gone if self._find(index, each) is not None]
@@ -380,8 +391,11 @@ class Collection:
             if any(age <= before for before, age in zip([last_age(index), *ages], ages, strict=False)):
                 raise BusyError("a younger item was written meanwhile.", field="age", hint="Try again.")
             values = part_at(self.run.model, np.stack([entry.values[shelf.modality] for entry in own]), shelf.bits)
-            payloads = [{**entry.fields, IMAGE: paths.get(entry.id), AGE: entry.age} for entry in own]
-            index.upsert([entry.id for entry in own], Codes.binarize(values), payloads)
+            payloads: Any = [{**entry.fields, IMAGE: paths.get(entry.id), AGE: entry.age} for entry in own]
+            ids = IdColumn.of([entry.id for entry in own])
+            if kinds := known_fields.get(shelf.modality):  # of which this shard may have none or only some yet
+                payloads = Metadata.of(payloads, ids, {**kinds, **index.fields})
+            index.upsert(ids, Codes.binarize(values), payloads)
         if known:
             index.remove(known)
 

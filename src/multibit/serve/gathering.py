@@ -15,8 +15,9 @@ import httpx2 as httpx
 import msgspec
 
 from multibit.codes import MODALITIES
-from multibit.errors import DataError, counted
+from multibit.errors import counted
 from multibit.search.columns import other_kind
+from multibit.search.payloads import kinds_of
 from multibit.search.shards import Shard
 from multibit.serve.explain import common_values
 from multibit.serve.fleet import Fleet, MissingShardError
@@ -135,8 +136,8 @@ class Gathering:
     def _sent(self, query: Mapping[str, Any], options: SearchOptions, modality: Modality) -> dict[int, Answer]:
         """The request to each shard; a shard is told of fields that only items of others have."""
         body = {**query, "modality": modality, **_given({name: getattr(options, name) for name in OPTIONS})}
-        numbers, known = self._reached(), self.fleet.fields(modality)
-        told = options.where is not None or options.fields is not None
+        numbers, told = self._reached(), options.where is not None or options.fields is not None
+        known = self.fleet.fields(modality) if told else {}
         out = {}
         for number in numbers:
             info = self.fleet.infos.get(number)
@@ -192,6 +193,8 @@ class Gathering:
             problem = f"at most {self.settings.max_batch} items at a time, got {len(items)}."
             raise RefusedError(422, problem, field="items")
         async with self._writing:
+            fields, ids = [item.fields for item in items], [item.id for item in items]
+            kinds = {each: kinds_of(fields, ids, self.fleet.fields(each)) for each in self.modalities}
             first = self._age = max(self._age + 1, time.time_ns() // 1000)
             self._age += len(items)
             parts: dict[int, list[Answer]] = defaultdict(list)
@@ -204,7 +207,9 @@ class Gathering:
             for number, part in sorted(parts.items()):
                 done = f"Written: {written:,} of {counted(len(items), 'item', 'items')}."
                 try:
-                    await self.ask(number, "PUT", "/v1/items", hedged=False, json={"items": part})
+                    await self.ask(
+                        number, "PUT", "/v1/items", hedged=False, json={"items": part, "known_fields": kinds}
+                    )
                 except MissingShardError as error:
                     raise RefusedError(503, f"{error.problem} {done}", hint="Send all of them again.") from None
                 except PassedError as error:
@@ -322,14 +327,14 @@ def merge_fields(parts: Sequence[Mapping[str, Answer]], items: int, every: bool)
     Args:
         parts: field -> kind and values with counts, of each shard. items: number of all items. every: all values.
 
-    Raises:
-        DataError: a field has two kinds.
+    A field that has two kinds, because shards were changed without a router, has no values here.
     """
     out: dict[str, Answer] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         own = [part[name] for part in parts if name in part]
         if any(each["kind"] != own[0]["kind"] for each in own):
-            raise DataError(f"field {name!r} has two kinds in two shards.", field=name)
+            out[name] = {"kind": "json", "values": None}
+            continue
         counts: dict[Any, int] = defaultdict(int)
         for each in own:
             for value, count in each["values"] or ():

@@ -45,7 +45,7 @@ def _require_writable(service: Service) -> None:
 async def put_items(request: models.PutItems, service: Served) -> Response:
     """Add items; those with a known id are replaced as a whole."""
     _require_writable(service)
-    await service.put(request.items)
+    await service.put(request.items, request.known_fields)
     return as_json({"written": len(request.items), "items": service.collection.sizes})
 
 

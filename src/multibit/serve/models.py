@@ -262,6 +262,8 @@ class NewItem(Model):
     def _has_content(self) -> NewItem:
         if self.text is None and self.image is None and self.text_vector is None and self.image_vector is None:
             raise ValueError("need a text, an image or a vector")
+        if self.id in (".", ".."):
+            raise ValueError(f"an id cannot be {self.id!r}, which clients remove from addresses")
         if taken := {"text", "image", "@age"} & self.fields.keys():
             raise ValueError(f"the names {', '.join(sorted(taken))} cannot be used in fields")
         for name in self.fields:
@@ -278,6 +280,9 @@ class PutItems(Model):
     )
 
     items: list[NewItem] = Field(min_length=1)
+    known_fields: dict[Modality, dict[Text, Kind]] = Field(
+        default={}, description="Kinds of fields of all shards: modality -> name -> kind. A router sets it."
+    )
 
 
 class Changed(Model):

@@ -247,8 +247,8 @@ class Service:
 
     # Items
 
-    async def put(self, items: Sequence[NewItem]) -> None:
-        """Add or replace items."""
+    async def put(self, items: Sequence[NewItem], known: Mapping[Modality, Mapping[str, str]] | None = None) -> None:
+        """Add or replace items; `known` has the kinds of fields that items of other shards have, by modality."""
         self._require_few("items", len(items))
         values: list[dict[Modality, Values]] = [{} for _ in items]
         texts = {place: str(item.text) for place, item in enumerate(items) if self._reads_text(item)}
@@ -267,7 +267,7 @@ class Service:
             self._entry(item, own, f"items.{place}")
             for place, (item, own) in enumerate(zip(items, values, strict=True))
         ]
-        await self._in_thread(self.collection.put, self._writer, entries)
+        await self._in_thread(self.collection.put, self._writer, entries, known or {})
 
     def _reads_text(self, item: NewItem) -> bool:
         """Whether the text of an item is encoded: not if it has a vector, or if no encoder can and it has an image."""

@@ -353,9 +353,13 @@ def test_a_batch_that_a_shard_misses_says_how_many_items_were_written_and_is_com
 def test_a_batch_that_a_shard_refuses_says_how_many_items_were_written(writable):
     _, router = writable
     named = {number: next(f"n{n}" for n in range(99) if Shard(number, COUNT).holds(f"n{n}")) for number in (1, COUNT)}
-    wrong = {"id": named[COUNT], "text": "text 1", "fields": {"labels": {"not": "a list"}}}
-    answer = router.put("/v1/items", json={"items": [{"id": named[1], "text": "text 1"}, wrong]})
-    assert (answer.status_code, answer.json()["field"]) == (422, "fields")
+    good, wrong = {"id": named[1], "text": "text 1"}, {"id": named[COUNT], "text_vector": [1.0]}
+    kinds = {**wrong, "text_vector": [1.0] * BITS, "fields": {"labels": {"not": "a list"}}}
+    answer = router.put("/v1/items", json={"items": [good, kinds]})
+    assert (answer.status_code, answer.json()["field"]) == (422, "fields")  # before any shard is asked
+    assert router.get(f"/v1/items/{named[1]}").status_code == 404
+    answer = router.put("/v1/items", json={"items": [good, wrong]})
+    assert (answer.status_code, answer.json()["field"]) == (422, "items.1.text_vector")
     assert "1 of 2 items" in answer.json()["detail"]
     assert router.get(f"/v1/items/{named[1]}").status_code == 200
     answer = router.put("/v1/items", json={"items": [wrong]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection
+from numbers import Integral
 from pathlib import Path
 
 _ARGUMENT = re.compile(r"`(\w+)`")
@@ -176,6 +177,39 @@ def require_kind(value: object, kind: type | tuple[type, ...], option: str, hint
         raise DataError(f"need {needed}, got {type(value).__name__}.", option=option, hint=hint)
 
 
+def require_integer(
+    value: object,
+    least: int | None = None,
+    option: str = "",
+    *,
+    most: int | None = None,
+    kind: type[MultibitError] | None = None,
+) -> int:
+    """A number that is whole and in a range.
+
+    Args:
+        value: of the argument. least, most: of the range; without a bound where None. option: name of the argument.
+        kind: of the error; DataError when None.
+
+    Raises:
+        DataError: it is not, or the error that `kind` names.
+
+    Example:
+        >>> require_integer(2.5, 1, "k")
+        Traceback (most recent call last):
+        multibit.errors.DataError: k: must be a whole number, got 2.5.
+    """
+    error = kind or DataError
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise error(f"must be a whole number, got {value!r:.60}.", option=option)
+    number = int(value)
+    if least is not None and most is not None and not least <= number <= most:
+        raise error(f"must be a whole number from {least} to {most}, got {number}.", option=option)
+    if least is not None and number < least:
+        raise error(f"must be at least {least}, got {number}.", option=option)
+    return number
+
+
 def require_opened(value: object, option: str, how: str) -> None:
     """Refuse a path where what it leads to is needed.
 
@@ -193,6 +227,25 @@ def require_opened(value: object, option: str, how: str) -> None:
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         raise DataError(f"need what was opened, got the path {path!r}.", option=option, hint=f"Pass {how}({path!r}).")
+
+
+def require_path(value: object, option: str) -> Path:
+    """The path that an argument is.
+
+    Args:
+        value: of the argument. option: name of the argument.
+
+    Raises:
+        DataError: it is something else.
+
+    Example:
+        >>> require_path(None, "folder")
+        Traceback (most recent call last):
+        multibit.errors.DataError: folder: need a path, got None.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise DataError(f"need a path, got {value!r:.60}.", option=option)
+    return Path(value)
 
 
 def first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from multibit.codes.distance import check_radius
 from multibit.codes.duplicates import near_duplicates
 from multibit.data import PairedDataset
 from multibit.data.huggingface import write_huggingface
-from multibit.errors import DataError, MismatchError, MissingExtraError
+from multibit.errors import DataError, MismatchError, MissingExtraError, require_opened, require_path
 from multibit.features import FeatureStore
 from multibit.hashing.encode import encode_store
 from multibit.paths import replacing, require_suffix
@@ -47,13 +47,13 @@ def open_run(folder: Path | str, *, many: bool = False) -> AnyRun:
 
     Raises:
         FormatError: as `Run.load` and `PortableModel.open`. MissingExtraError: there is no portable model, and torch is
-            not installed.
+            not installed. DataError: no path.
 
     Example:
         >>> open_run(run.folder).lengths
         (4, 8)
     """
-    portable = PortableRun.find(folder, many=many)
+    portable = PortableRun.find(require_path(folder, "folder"), many=many)
     if portable is not None:
         return portable
     _require_torch(f"{folder} has no portable model, so it")
@@ -99,12 +99,14 @@ def open_features(run: AnyRun, features: Path | str | None = None) -> FeatureSto
         run: with the recipe. features: path of a feature store; the one that the run was trained on when None.
 
     Raises:
-        DataError: the path is not recorded, or does not exist. MismatchError: features of another recipe.
+        DataError: the path is not recorded, or does not exist; or a path instead of a run. MismatchError: features of
+            another recipe.
 
     Example:
         >>> open_features(run).fingerprint() == run.record.data
         True
     """
+    require_opened(run, "run", "open_run")
     where = features or run.features
     if where is None:
         raise DataError("the path of the features is not recorded.", file=run.folder, hint="Pass it as `features`.")

@@ -17,7 +17,16 @@ from multibit.codes.items import Modality
 from multibit.config import Config, Settings
 from multibit.data import Split
 from multibit.data.split import require_split_fits
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError, MultibitError
+from multibit.errors import (
+    ConfigError,
+    DataError,
+    FormatError,
+    MismatchError,
+    MultibitError,
+    require_kind,
+    require_opened,
+    require_path,
+)
 from multibit.features import EncoderRecipe, FeatureStore, Recipe
 from multibit.features.base import ImageEncoder, TextEncoder
 from multibit.features.load import image_encoder_of, located_recipe, text_encoder_of
@@ -152,7 +161,9 @@ class Run:
             BusyError: another process is training there.
             DataError: `folder` holds a finished run, or the split does not fit the store; and as `train`.
         """
-        folder = Path(folder)
+        folder = require_path(folder, "folder")
+        require_kind(store, FeatureStore, "store", "Open one with FeatureStore.open(path).")
+        require_kind(split, Split, "split", "Draw one with Split.usual(len(store), seed).")
         require_split_fits(split, len(store))
         if config is None:
             labelled = bool(store.dataset.label_rows[split.train].any())
@@ -196,9 +207,9 @@ class Run:
         """Open a finished run.
 
         Raises:
-            FormatError: unfinished, corrupt, newer, or with files of different runs.
+            FormatError: unfinished, corrupt, newer, or with files of different runs. DataError: no path.
         """
-        folder = Path(folder)
+        folder = require_path(folder, "folder")
         require_finished(folder)
         record = RunRecord.read(folder / "run.json")
         try:
@@ -361,12 +372,13 @@ def read_history(run: Run) -> list[dict[str, float]]:
     """The training history of a run, one row per epoch: mean of each loss part, learning rate, validation mAP.
 
     Raises:
-        FormatError: missing or corrupt.
+        FormatError: missing or corrupt. DataError: a path instead of a run.
 
     Example:
         >>> [row["epoch"] for row in read_history(run)]
         [1.0, 2.0]
     """
+    require_opened(run, "run", "Run.load")
     path = run.folder / "history.jsonl"
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

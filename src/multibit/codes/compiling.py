@@ -15,7 +15,7 @@ from typing import Any
 from numba import njit
 from numba.core.registry import cpu_target
 
-from multibit.machine import processors
+from multibit.machine import threads_or_all
 
 BATCH = 32  # queries that share one pass over the database: reading it from memory costs as much as a few of them
 
@@ -41,8 +41,12 @@ def has_instructions(name: str) -> bool:
 
 
 def over_queries(work: Callable[[int, int], None], count: int, threads: int | None = None) -> None:
-    """Call `work(first, last)` on ranges that cover 0..count, on several threads (all processors when None)."""
-    workers = min(threads or processors(), count)
+    """Call `work(first, last)` on ranges that cover 0..count, on several threads (all processors when None).
+
+    Raises:
+        ConfigError: `threads` not whole, or less than 1.
+    """
+    workers = min(threads_or_all(threads), count)
     if workers <= 1:
         work(0, count)
         return

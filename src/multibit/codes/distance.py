@@ -18,7 +18,8 @@ from multibit.codes import kernels, score_kernels, table_kernels
 from multibit.codes.compiling import is_compiled, over_queries
 from multibit.codes.kernels import Found, Scan
 from multibit.codes.packing import WORD, Codes, last_mask, require_codes
-from multibit.errors import DataError
+from multibit.errors import DataError, require_integer
+from multibit.machine import threads_or_all
 from multibit.progress import notice
 
 Allowed = NDArray[np.bool_] | None
@@ -121,7 +122,7 @@ def nearest(
         bits: prefix length, 1 to B; the full length when None.
         allowed: (N,) bool, the rows that may be found; all when None.
         max_distance: largest distance to be found; any when None.
-        threads: all processors when None; the result is the same for any number.
+        threads: at least 1; all processors when None; the result is the same for any number.
 
     Returns:
         Neighbours with min(k, allowed rows) columns.
@@ -301,7 +302,12 @@ def scan_of(queries: Codes, database: Codes, length: int, allowed: Allowed = Non
 
 
 def run(kernel: Any, queries: int, threads: int | None, *arguments: Any) -> None:
-    """Run a kernel over all queries; the first call on a machine compiles it."""
+    """Run a kernel over all queries; the first call on a machine compiles it.
+
+    Raises:
+        ConfigError: `threads` not whole, or less than 1.
+    """
+    threads = threads_or_all(threads)  # also without queries
 
     def work(first: int, last: int) -> None:
         kernel(first, last, *arguments)
@@ -333,7 +339,7 @@ def check_k(k: int) -> int:
     Raises:
         DataError: it is not.
     """
-    return _whole(k, 1, "k")
+    return require_integer(k, 1, "k")
 
 
 def check_radius(radius: int, option: str) -> int:
@@ -342,7 +348,7 @@ def check_radius(radius: int, option: str) -> int:
     Raises:
         DataError: it is not; names `option`, the argument that gave it.
     """
-    return _whole(radius, 0, option)
+    return require_integer(radius, 0, option)
 
 
 def check_candidates(candidates: int, hits: int) -> int:
@@ -351,7 +357,7 @@ def check_candidates(candidates: int, hits: int) -> int:
     Raises:
         DataError: it is not.
     """
-    if _whole(candidates, 0, "candidates") < hits:
+    if require_integer(candidates, 0, "candidates") < hits:
         raise DataError(f"{candidates} candidates are fewer than the {hits} hits wanted.", option="candidates")
     return candidates
 
@@ -366,14 +372,6 @@ def check_allowed(allowed: Allowed, database: Codes) -> None:
         raise DataError(
             f"need one value for each of the {len(database)} codes, got shape {np.shape(allowed)}.", option="allowed"
         )
-
-
-def _whole(value: Any, least: int, option: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise DataError(f"must be a whole number, got {value!r}.", option=option)
-    if value < least:
-        raise DataError(f"must be at least {least}, got {value}.", option=option)
-    return int(value)
 
 
 def check_relaxed(values: ArrayLike, database: Codes, bits: int | None) -> NDArray[np.float64]:

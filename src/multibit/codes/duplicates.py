@@ -25,9 +25,9 @@ from multibit.arrays import Rows
 from multibit.codes import duplicate_kernels
 from multibit.codes.distance import check_radius, run
 from multibit.codes.duplicate_kernels import Blocks
-from multibit.codes.packing import WORD, Codes, last_mask
+from multibit.codes.packing import WORD, Codes, last_mask, require_codes
 from multibit.errors import require_known
-from multibit.machine import processors
+from multibit.machine import threads_or_all
 from multibit.progress import track
 
 Comparison = Literal["parts", "all pairs"]
@@ -98,7 +98,7 @@ def near_duplicates(
         codes: N items. radius: largest distance of two near-duplicates.
         bits: prefix length, 1 to B; the full length when None.
         comparison: "parts" or "all pairs", see the module; the faster one when None. The result is the same.
-        threads: all processors when None; the result is the same for any number.
+        threads: at least 1; all processors when None; the result is the same for any number.
 
     Raises:
         DataError: radius not whole or negative, or `bits` longer than the codes.
@@ -109,6 +109,7 @@ def near_duplicates(
         >>> found.rows, found.groups, found.distances
         (array([0, 2, 3]), array([0, 0, 0]), array([0, 1, 0], dtype=uint16))
     """
+    require_codes(codes)
     return near_duplicates_among([codes], np.ones(len(codes), bool), radius, bits, comparison, threads)
 
 
@@ -142,7 +143,7 @@ def near_duplicates_among(
     else:
         _join_equal(source, different, parents)
         if limit:
-            _join_different(source, different, limit, parents, comparison, threads or processors())
+            _join_different(source, different, limit, parents, comparison, threads_or_all(threads))
     duplicate_kernels.roots(parents)
     rows, groups, distances = _of_groups(parents, source, threads)
     return NearDuplicates(int(np.count_nonzero(chosen)), radius, length, rows, groups, distances)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import Labels, as_labels, row_numbers
 from multibit.codes.layout import Layout
 from multibit.codes.packing import Codes, require_codes
-from multibit.errors import DataError, require_known
+from multibit.errors import DataError, require_kind, require_known
 
 Modality = Literal["image", "text"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -33,7 +33,7 @@ class CodedItems:
         layout: where the code of each length is; None for one nested code.
 
     Raises:
-        DataError: counts that differ, or labels other than 0 and 1.
+        DataError: counts that differ, codes of different lengths, or labels other than 0 and 1.
 
     Example:
         >>> items = CodedItems.binarize({"image": [[0.9, -0.2]], "text": [[0.1, 0.4]]}, labels=[[1, 0, 1]])
@@ -56,6 +56,9 @@ class CodedItems:
                 f"{counts[0]} image codes, {counts[1]} text codes, {counts[2]} label rows"
                 f"{''.join(f', {count} relaxed rows' for count in counts[3:])}: the counts must be equal."
             )
+        if self.image.bits != self.text.bits:
+            lengths = f"image codes of {self.image.bits} bits, text codes of {self.text.bits} bits"
+            raise DataError(f"{lengths}: the lengths must be equal.")
         object.__setattr__(self, "labels", as_labels(self.labels))
 
     @classmethod
@@ -67,7 +70,15 @@ class CodedItems:
         Args:
             relaxed: modality -> (N, B) values. labels: (N, C) multi-hot. layout: of the code; nested when None.
             model: fingerprint of the model that made them, "" where it is unknown.
+
+        Raises:
+            DataError: no values of one modality, values that `Codes.binarize` refuses, or as the class.
         """
+        require_kind(relaxed, Mapping, "relaxed", 'Use a dict: {"image": values, "text": values}.')
+        for modality in MODALITIES:
+            if modality not in relaxed:
+                found = ", ".join(map(str, relaxed)) or "nothing"
+                raise DataError(f"need values of image and text, got {found}.", option="relaxed")
         values = {modality: np.asarray(relaxed[modality], np.float32) for modality in MODALITIES}
         image, text = (Codes.binarize(values[modality], model) for modality in MODALITIES)
         return cls(image, text, np.asarray(labels), values, layout)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import row_numbers
 from multibit.codes.layout import require_length
 from multibit.config import MAX_BITS
-from multibit.errors import DataError, MismatchError, require_kind
+from multibit.errors import DataError, MismatchError, require_integer, require_kind
 from multibit.files import building, fingerprint, read_arrays, write_arrays
 
 WORD = 16
@@ -45,7 +46,7 @@ class Codes:
         model: fingerprint of the model that made the codes, "" where it is unknown; not compared.
 
     Raises:
-        DataError: the codes are not a whole number of items.
+        DataError: words of another type or shape than `bits` need, or codes that are not a whole number of items.
 
     Example:
         >>> codes = Codes.binarize([[0.3, -0.2, 0.0, -1.0], [-1, -1, 1, 1]])
@@ -67,6 +68,12 @@ class Codes:
     model: str = ""
 
     def __post_init__(self) -> None:
+        require_integer(self.bits, 1, "bits")
+        wanted, hint = -(-self.bits // WORD), "Make codes with Codes.binarize, Codes.from_bits or Codes.from_bytes."
+        require_kind(self.words, np.ndarray, "words", hint)
+        if self.words.dtype != np.uint16 or self.words.ndim != 2 or len(self.words) != wanted:
+            found = f"{self.words.dtype} {self.words.shape}"
+            raise DataError(f"{self.bits} bits need uint16 ({wanted}, N), got {found}.", option="words", hint=hint)
         if self.views < 1 or self.words.shape[1] % self.views:
             raise DataError(f"{self.words.shape[1]} codes are not items of {self.views} each.", field="views")
 
@@ -167,24 +174,37 @@ class Codes:
         """The codes of some consecutive bits, or several codes of them that are side by side there.
 
         Args:
-            part: first bit and one past the last. views: codes in this part, of equal length.
+            part: first bit and one past the last, step 1; negative ones count from the end, as in Python.
+            views: codes in this part, of equal length.
 
         Raises:
-            DataError: a part that is empty, past the end, or not a whole number of codes.
+            DataError: a part that is empty, past the end, with a step, or not a whole number of codes.
 
         Example:
             >>> codes = Codes.from_bits([[1, 0, 1, 1]])
             >>> codes.columns(slice(1, 3)).to_bits(), codes.columns(slice(0, 4), views=2).to_bits().tolist()
             (array([[0, 1]], dtype=uint8), [[[1, 0], [1, 1]]])
         """
-        start, width = part.start or 0, self.check_length(part.stop) - (part.start or 0)
-        if width < 1 or views < 1 or width % views:
-            raise DataError(f"bits {start} to {part.stop} are not {views} codes of equal length.", option="part")
+        start, stop = self._ends(part)
+        width = stop - start
+        require_integer(views, 1, "views")
+        if width < 1 or width % views:
+            raise DataError(f"bits {start} to {stop} are not {views} codes of equal length.", option="part")
         if not start and views == 1:
             return self.prefix(width)
         bits = width // views
         cut = [self._cut(start + view * bits, bits) for view in range(views)]  # (W, N) each
         return Codes(np.stack(cut, axis=2).reshape(len(cut[0]), -1), bits, views * self.views, self.model)
+
+    def _ends(self, part: slice) -> tuple[int, int]:
+        """First bit of a part, and one past its last."""
+        require_kind(part, slice, "part", "Use slice(first bit, one past the last).")
+        if part.step not in (None, 1):
+            raise DataError(f"need consecutive bits, so step 1, got step {part.step!r}.", option="part")
+        first, last = (
+            int(end) + self.bits if isinstance(end, Integral) and end < 0 else end for end in (part.start, part.stop)
+        )
+        return require_integer(first or 0, 0, "part", most=self.bits), self.check_length(last)
 
     def _cut(self, start: int, bits: int) -> NDArray[np.uint16]:
         """(W, N) words of the codes of bits start .. start + bits - 1."""

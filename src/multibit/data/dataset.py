@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import IntArray, Labels, as_labels, row_numbers
 from multibit.data.values import same_name
-from multibit.errors import DataError, counted
+from multibit.errors import DataError, counted, require_integer
 from multibit.files import fingerprint
 
 Item = tuple[str, Path | None, Sequence[str], Iterable[str]]
@@ -207,11 +207,21 @@ class PairedDataset:
         )
 
     def label_names_of(self, row: int) -> list[str]:
-        """Names of the labels of one item."""
+        """Names of the labels of one item.
+
+        Raises:
+            DataError: no such row.
+        """
+        require_integer(row, 0, "row", most=len(self) - 1)
         return [self.label_names[column] for column in self.label_rows.columns_of(row)]
 
     def describe(self, row: int) -> dict[str, Any]:
-        """One item as JSON-serialisable values: image path, first text, label names."""
+        """One item as JSON-serialisable values: image path, first text, label names.
+
+        Raises:
+            DataError: no such row.
+        """
+        require_integer(row, 0, "row", most=len(self) - 1)
         image = self.images[row]
         return {
             "image": None if image is None else str(image.absolute()),

@@ -15,7 +15,7 @@ from multibit.data.dataset import PairedDataset
 from multibit.data.manifest import write_manifest
 from multibit.data.rows import SUFFIXES
 from multibit.data.values import id_of, texts_of
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError, DataError, require_kind
 from multibit.npz import read_npz
 from multibit.paths import located, portable_path, replacing, require_new
 
@@ -50,7 +50,7 @@ def write_dataset(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe:
         dataset: N items. path: of the file or folder. spreadsheet_safe: of a .csv, as in `write_manifest`.
 
     Raises:
-        DataError: another suffix, a folder that exists, or as `write_mat_trio`.
+        DataError: not a data set, another suffix, a folder that exists, or as `write_mat_trio`.
 
     Example:
         >>> import tempfile
@@ -61,6 +61,7 @@ def write_dataset(dataset: PairedDataset, path: Path | str, *, spreadsheet_safe:
         >>> read_manifest(path).fingerprint() == data.fingerprint()
         True
     """
+    require_kind(dataset, PairedDataset, "dataset", "Read one with read(source) or read_manifest(path).")
     path = Path(path)
     require_dataset_target(path, spreadsheet_safe=spreadsheet_safe)
     if path.suffix.lower() == ".npz":

@@ -15,7 +15,7 @@ from stop_words import get_stop_words
 
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import same_name
-from multibit.errors import ConfigError, DataError, counted
+from multibit.errors import ConfigError, DataError, counted, require_kind
 from multibit.progress import tracked
 
 MARKS = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
@@ -102,7 +102,7 @@ def label_from_texts(
     Raises:
         ConfigError: shares or count out of range, an empty vocabulary, or names in it that are the same, or without any
             letter or digit.
-        DataError: no item has a text, or no text contains a label.
+        DataError: no item has a text, no text contains a label, or not a data set.
 
     Example:
         >>> texts = (("A dog and a fire hydrant.",), ("Two dogs sit.",), ("The fire hydrant",), ("a cat",))
@@ -110,6 +110,7 @@ def label_from_texts(
         >>> label_from_texts(data, max_share=0.9, count=2).label_names
         ('dog', 'fire hydrant')
     """
+    require_kind(dataset, PairedDataset, "dataset", "Read one with read(source) or read_manifest(path).")
     if not 0 <= min_share <= max_share <= 1:
         raise ConfigError(
             f"need 0 <= smallest share <= largest share <= 1, got {min_share} and {max_share}.",

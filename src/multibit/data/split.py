@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows
-from multibit.errors import ConfigError, DataError, counted
+from multibit.errors import ConfigError, DataError, counted, require_integer
 from multibit.files import building, fingerprint, read_arrays, write_arrays
 
 ROLES = ("train", "validation", "query", "database")
@@ -91,12 +91,14 @@ class Split:
                 permuted instead of rows, and each role takes whole groups until it has its number of rows or more.
 
         Raises:
-            ConfigError: fewer items than the roles need, no query, fewer than two training rows, a seed out of range,
-                or groups that do not fit.
+            ConfigError: a number that is not whole, fewer items than the roles need, no query, fewer than two training
+                rows, a seed out of range, or groups that do not fit.
         """
+        sizes = {"query": query, "train": train, "validation": validation}
+        for option, number in {"items": items, "seed": seed, **sizes}.items():
+            require_integer(number, option=option, kind=ConfigError)
         if not 0 <= seed < 2**32:
             raise ConfigError(f"need 0 to 2^32 - 1, got {seed}.", option="seed")
-        sizes = {"query": query, "train": train, "validation": validation}
         for (name, size), least in zip(sizes.items(), (1, 2, 0), strict=True):
             if size < least:
                 raise ConfigError(f"need at least {least} rows, got {size}.", option=name)
@@ -243,12 +245,13 @@ def usual_sizes(items: int) -> dict[str, int]:
     """Query, train and validation rows of `Split.usual`.
 
     Raises:
-        ConfigError: fewer than `MIN_ITEMS` items.
+        ConfigError: fewer than `MIN_ITEMS` items, or not a whole number.
 
     Example:
         >>> usual_sizes(4_769)
         {'query': 1192, 'train': 2146, 'validation': 238}
     """
+    require_integer(items, option="items", kind=ConfigError)
     if items < MIN_ITEMS:
         found = counted(items, "item is", "items are")
         raise ConfigError(f"{found} too few to split; need at least {MIN_ITEMS}.", field="split")

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from multibit.arrays import FloatArray
 from multibit.codes.items import DIRECTION_NAMES, DIRECTIONS, Direction
-from multibit.errors import ConfigError, DataError, MismatchError, counted
+from multibit.errors import ConfigError, DataError, MismatchError, counted, require_kind
 from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, Metric, as_metric
 from multibit.table import Cell, Mark, Number, Table, mark_columns, percent
@@ -220,7 +220,8 @@ def compare(
         metric: to compare, measured in all of them; mAP when None, or R@10 where one of them has no labels.
 
     Raises:
-        DataError: fewer than two evaluations, another number of names, or a metric that one of them lacks.
+        DataError: fewer than two evaluations or something else, names that are one text or of another number, or a
+            metric that one of them lacks.
             ConfigError: an unknown metric. MismatchError: different queries, database, protocol, lengths, data or
             split.
 
@@ -237,9 +238,11 @@ def compare(
         >>> compare(*found)
         Comparison(mAP of 2 runs, 'labels' with the others)
     """
+    for evaluation in evaluations:
+        require_kind(evaluation, Evaluation, "evaluations", "Make them with evaluate, or read load_evaluations(path).")
     if len(evaluations) < 2:
         raise DataError(f"need 2 or more, got {len(evaluations)}.", field="evaluations")
-    chosen = [evaluation.name for evaluation in evaluations] if names is None else list(names)
+    chosen = [evaluation.name for evaluation in evaluations] if names is None else _given(names)
     if len(chosen) != len(evaluations):
         raise DataError(f"{len(chosen)} names for {len(evaluations)} evaluations.", option="names")
     shown, measured = distinct(chosen), as_metric(headline_of(evaluations) if metric is None else metric)
@@ -266,6 +269,17 @@ def compare(
     differences = dict(zip(pairs, found, strict=False))
     overall = dict(zip(both, found[len(pairs) :], strict=True))
     return Comparison(measured, tuple(shown), tuple(evaluations), differences, overall)
+
+
+def _given(names: Sequence[str]) -> list[str]:
+    """Names that the caller gave.
+
+    Raises:
+        DataError: one text, which Python would take for a list of letters.
+    """
+    if isinstance(names, str):
+        raise DataError(f"need a list of names, got the text {names!r}.", option="names")
+    return list(names)
 
 
 def require_comparable(first: Evaluation, other: Evaluation, names: tuple[str, str]) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from multibit.arrays import FloatArray, IntArray, as_labels
 from multibit.codes import Codes
 from multibit.codes.distance import common_length, run, scan_of
-from multibit.errors import ConfigError, DataError, UndefinedQueryWarning, counted
+from multibit.errors import ConfigError, DataError, UndefinedQueryWarning, counted, require_integer
 from multibit.evaluation.rank_kernels import RankCounts, ranking_counts
 
 Ties = Literal["stable", "average", "best", "worst"]
@@ -152,8 +152,7 @@ def check_ties(ties: str) -> None:
 
 
 def _check_cutoff(cutoff: int, option: str) -> None:
-    if cutoff < 1:
-        raise ConfigError(f"the rank cutoff must be at least 1, got {cutoff}.", option=option)
+    require_integer(cutoff, 1, option, kind=ConfigError)
 
 
 def average_precision_of(counts: RankingCounts, ties: Ties) -> FloatArray:

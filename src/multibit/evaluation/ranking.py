@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,9 +134,13 @@ class Rankings(Mapping[Key, Ranking]):
                 f"{len(query)} queries and {len(database)} database items: need at least 1 of each.",
                 field="database" if len(query) else "query",
             )
+        if not isinstance(lengths, Iterable) or isinstance(lengths, str | bytes):
+            problem = f"need a list of code lengths, got {lengths!r:.60}."
+            raise DataError(problem, option="lengths", hint="Pass a list, such as [16, 32].")
+        lengths = tuple(lengths)  # read once: it may be a generator
         if not lengths:
             raise DataError("need at least 1 code length.", option="lengths")
-        self.query, self.database, self.lengths = query, database, tuple(lengths)
+        self.query, self.database, self.lengths = query, database, lengths
         labels = query.labels, database.labels
         words = pack_both_labels(labels[0], len(query), labels[1], len(database))
         self._rankings: dict[Key, Ranking] = {}

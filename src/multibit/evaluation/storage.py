@@ -14,7 +14,7 @@ import pyarrow.parquet
 from multibit.arrays import FloatArray
 from multibit.codes.items import Direction
 from multibit.config import MAX_BITS
-from multibit.errors import DataError, FormatError
+from multibit.errors import DataError, FormatError, require_kind
 from multibit.evaluation.evaluation import Evaluation
 from multibit.evaluation.metric import MAP, Metric
 from multibit.evaluation.metrics import PrecisionRecall
@@ -114,7 +114,7 @@ def save_evaluations(path: Path | str, evaluations: Sequence[Evaluation]) -> lis
         The paths of both files.
 
     Raises:
-        DataError: the name does not end in .json.
+        DataError: the name does not end in .json, or no list of evaluations, of at least one.
 
     Example:
         >>> import tempfile
@@ -129,12 +129,24 @@ def save_evaluations(path: Path | str, evaluations: Sequence[Evaluation]) -> lis
     """
     path = Path(path)
     _require_json(path)
+    _require_evaluations(evaluations)
     values = path.with_suffix(".parquet")
     with replacing(values) as temporary:
         pyarrow.parquet.write_table(_table(evaluations), temporary)
     content = {"values": checksum_file(values), "evaluations": [each.to_dict() for each in evaluations]}
     write_json(path, content, kind=KIND, version=VERSION)
     return [path, values]
+
+
+def _require_evaluations(evaluations: Sequence[Evaluation]) -> None:
+    """Refuse anything but one evaluation or more in a list."""
+    if isinstance(evaluations, Evaluation):
+        raise DataError("need a list, got one evaluation.", option="evaluations", hint="Pass [evaluation].")
+    require_kind(evaluations, Sequence, "evaluations", "Pass a list of what evaluate returned.")
+    if not evaluations:
+        raise DataError("need at least 1, got none.", option="evaluations")
+    for each in evaluations:
+        require_kind(each, Evaluation, "evaluations", "Pass a list of what evaluate returned.")
 
 
 def load_evaluations(path: Path | str) -> list[Evaluation]:

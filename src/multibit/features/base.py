@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from multibit.arrays import IntArray
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, DataError, require_integer, require_kind
 from multibit.features.recipe import EncoderRecipe
 from multibit.features.tokens import Tokens, TokenShape
 from multibit.files import fingerprint
@@ -53,7 +53,7 @@ class ImageEncoder(Protocol):
 
 
 class TextEncoder(Protocol):
-    """Encodes texts."""
+    """Encodes texts. An encoder of your own may leave out `truncated`; then no text counts as too long."""
 
     recipe: EncoderRecipe
     batch_size: int
@@ -101,6 +101,9 @@ class ImageFunction:
         function: n RGB images -> (n, recipe.dimension). recipe: describes the features.
         batch_size: number of images per call.
 
+    Raises:
+        DataError: no function, no recipe, or a batch size that is not whole or less than 1.
+
     Example:
         >>> recipe = EncoderRecipe("mean colour", weights="", dimension=3, preprocessing="RGB")
         >>> def mean_colour(images):
@@ -113,6 +116,9 @@ class ImageFunction:
     function: Callable[[list[Image.Image]], ArrayLike]
     recipe: EncoderRecipe
     batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        _require_function(self)
 
     def prepare(self, image: Image.Image) -> NDArray[np.uint8]:
         """One RGB image -> (height, width, 3)."""
@@ -131,6 +137,9 @@ class TextFunction:
         function: n texts -> (n, recipe.dimension). recipe: describes the features.
         batch_size: number of texts per call.
 
+    Raises:
+        DataError: no function, no recipe, or a batch size that is not whole or less than 1.
+
     Example:
         >>> recipe = EncoderRecipe("length", weights="", dimension=1, preprocessing="letters")
         >>> TextFunction(lambda texts: [[len(text)] for text in texts], recipe).encode(["a cat", ""])
@@ -141,6 +150,9 @@ class TextFunction:
     recipe: EncoderRecipe
     batch_size: int = 256
 
+    def __post_init__(self) -> None:
+        _require_function(self)
+
     def encode(self, texts: Sequence[str]) -> Features:
         """Texts -> (n, dimension)."""
         batches = [list(texts[start : start + self.batch_size]) for start in range(0, len(texts), self.batch_size)]
@@ -150,6 +162,30 @@ class TextFunction:
     def truncated(self, texts: Sequence[str]) -> int:
         """Always 0: the limit of a function is unknown."""
         return 0
+
+
+def _require_function(encoder: ImageFunction | TextFunction) -> None:
+    """Refuse an encoder whose fields are swapped or missing."""
+    if not callable(encoder.function):
+        raise DataError(f"need a function, got {type(encoder.function).__name__}.", option="function")
+    hint = "Describe the features: EncoderRecipe(name, weights, dimension, preprocessing)."
+    require_kind(encoder.recipe, EncoderRecipe, "recipe", hint)
+    require_integer(encoder.batch_size, 1, "batch_size")
+
+
+def count_truncated(encoder: TextEncoder, texts: Sequence[str]) -> int:
+    """Number of texts that are longer than an encoder reads; 0 where it does not say, see `TextEncoder`.
+
+    Example:
+        >>> class Letters:
+        ...     recipe, batch_size = EncoderRecipe("letters", "", 1, "none"), 8
+        ...     def encode(self, texts):
+        ...         return np.array([[len(text)] for text in texts], np.float32)
+        >>> count_truncated(Letters(), ["a cat"])
+        0
+    """
+    count = getattr(encoder, "truncated", None)
+    return 0 if count is None else int(count(texts))
 
 
 class Prompted:
@@ -180,7 +216,7 @@ class Prompted:
 
     def truncated(self, texts: Sequence[str]) -> int:
         """Number of texts that are too long inside the prompt."""
-        return self._encoder.truncated(self._filled(texts))
+        return count_truncated(self._encoder, self._filled(texts))
 
     def _filled(self, texts: Sequence[str]) -> list[str]:
         return [self._prompt.replace("{}", text) for text in texts]

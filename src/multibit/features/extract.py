@@ -10,7 +10,16 @@ from typing import cast
 from multibit.arrays import Labels
 from multibit.data.dataset import LabelRows, PairedDataset
 from multibit.data.notes import note
-from multibit.errors import DataError, FormatError, MismatchError, counted, require_kind, require_known
+from multibit.errors import (
+    ConfigError,
+    DataError,
+    FormatError,
+    MismatchError,
+    counted,
+    require_integer,
+    require_kind,
+    require_known,
+)
 from multibit.features.base import ImageEncoder, TextEncoder
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.extraction import PLAN, Extraction, Plan
@@ -52,17 +61,18 @@ def extract_features(
         tokens: also keep the vectors of patches and words, from the same pass; the features are the same.
 
     Raises:
-        DataError: no image can be read, or `folder` contains something else. MismatchError: `folder` contains a store
-            of other data or of another recipe, of images that have changed since and are not to be updated, or with
-            tokens against `tokens`. BusyError: another process is writing
-            there. ConfigError: an unknown engine, or an encoder that gives no tokens. MissingExtraError, MultibitError:
-            as `run_on_ray`.
+        DataError: no image can be read, `folder` contains something else, or an argument is of another kind.
+            MismatchError: `folder` contains a store of other data or of another recipe, of images that have changed
+            since and are not to be updated, or with tokens against `tokens`. BusyError: another process is writing
+            there. ConfigError: an unknown engine, fewer than one worker, or an encoder that gives no tokens.
+            MissingExtraError, MultibitError: as `run_on_ray`.
 
     Example:
         >>> extract_features(data, image_encoder, text_encoder, "features")
         FeatureStore(24 items, 3-d image, 5-d text)
     """
     require_known("engine", engine, ENGINES)
+    require_integer(workers, 1, "workers", kind=ConfigError)
     require_kind(dataset, PairedDataset, "dataset", "Read one with read(source) or read_manifest(path).")
     _require_encoders(image_encoder, text_encoder)
     if not any(dataset.images):
@@ -97,15 +107,21 @@ def extract_features(
 
 
 def _require_encoders(image_encoder: ImageEncoder, text_encoder: TextEncoder) -> None:
-    """Refuse names of encoders, and an encoder of texts for images.
+    """Refuse names and classes of encoders, and an encoder of texts for images.
 
     Raises:
-        DataError: names the function that loads one.
+        DataError: names the function that loads one, or the class.
     """
     for option, encoder, needed in (
         ("image_encoder", image_encoder, "prepare"),
         ("text_encoder", text_encoder, "recipe"),
     ):
+        if isinstance(encoder, type):
+            raise DataError(
+                f"need an encoder, got the class {encoder.__name__}.",
+                option=option,
+                hint=f"Make one: {encoder.__name__}().",
+            )
         if not hasattr(encoder, needed):
             raise DataError(
                 f"need an encoder of {option.removesuffix('_encoder')}s, got {type(encoder).__name__}.",

@@ -24,7 +24,14 @@ from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import PairedDataset
 from multibit.data.images import open_image
 from multibit.errors import DataError, FormatError, MismatchError
-from multibit.features.base import Features, ImageEncoder, ImageTokenEncoder, TextEncoder, TextTokenEncoder
+from multibit.features.base import (
+    Features,
+    ImageEncoder,
+    ImageTokenEncoder,
+    TextEncoder,
+    TextTokenEncoder,
+    count_truncated,
+)
 from multibit.features.load import RUNTIMES
 from multibit.features.originals import Original
 from multibit.features.recipe import EncoderRecipe, Recipe
@@ -175,7 +182,7 @@ class Extraction:
             text_vectors,
             np.array([len(self.dataset.texts[row]) for row in kept], np.int64),
             tuple(skipped),
-            self.text_encoder.truncated(texts),
+            count_truncated(self.text_encoder, texts),
             tokens,
             tuple(originals),
         )

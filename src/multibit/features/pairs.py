@@ -46,6 +46,8 @@ class Pairs:
         for name in ("image", "text"):
             single = as_float32(np.asarray(getattr(self, name)), f"{name} features")
             object.__setattr__(self, name, np.require(single, np.float32, ["C", "W"]))
+        for name in ("offsets", "labels"):  # lists are converted, as those of features are
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
         if len(self.image) != len(self.labels):
             raise DataError(
                 f"{len(self.image)} image rows and {len(self.labels)} label rows; the counts must be equal.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from multibit.errors import MismatchError
+from multibit.errors import MismatchError, require_integer
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class EncoderRecipe:
         source: hub name or folder that the encoder was loaded from, "" for a package; recorded, not compared.
         versions: of the libraries; recorded, not compared.
 
+    Raises:
+        DataError: a dimension that is not whole, or less than 1.
+
     Example:
         >>> first = EncoderRecipe("mine", "0f3a", 512, "none", versions={"torch": "2.6"})
         >>> first == EncoderRecipe("mine", "0f3a", 512, "none"), first == EncoderRecipe("mine", "77c1", 512, "none")
@@ -39,6 +42,9 @@ class EncoderRecipe:
     prompt: str = "{}"
     text_limit: Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)] | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        require_integer(self.dimension, 1, "dimension")
 
     def __repr__(self) -> str:
         return f"EncoderRecipe({self.name!r:.80}, {self.dimension}-d {self.dtype})"
@@ -58,7 +64,8 @@ class Recipe:
     @classmethod
     def ready_made(cls, name: str, image_dimension: int, text_dimension: int) -> Recipe:
         """The recipe of features that were made elsewhere, of which only a name is known."""
-        return cls(*(EncoderRecipe(name, "", size, "unknown") for size in (image_dimension, text_dimension)))
+        sizes = (max(size, 1) for size in (image_dimension, text_dimension))  # a store names the array without columns
+        return cls(*(EncoderRecipe(name, "", size, "unknown") for size in sizes))
 
     @property
     def is_joint(self) -> bool:

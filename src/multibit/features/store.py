@@ -15,7 +15,7 @@ from multibit.arrays import IntArray, Rows, as_float32, check_offsets, row_numbe
 from multibit.codes.items import MODALITIES, Modality
 from multibit.data.dataset import PairedDataset
 from multibit.data.values import id_of, texts_of
-from multibit.errors import DataError, MultibitError
+from multibit.errors import DataError, MultibitError, require_path
 from multibit.features.originals import Original
 from multibit.features.pairs import Pairs
 from multibit.features.recipe import Recipe
@@ -186,9 +186,9 @@ class FeatureStore:
 
         Raises:
             FormatError: corrupt or truncated, newer than this version, or another kind of folder. DataError: its arrays
-                do not match.
+                do not match, or no path.
         """
-        path = Path(path)
+        path = require_path(path, "path")
         if path.suffix == ".npz":
             return cls.from_npz(path)
         if path.is_file():

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from multibit.arrays import Rows, row_numbers
 from multibit.codes import MODALITIES, CodedItems, Codes, Modality
-from multibit.errors import require_kind, require_known
+from multibit.errors import require_kind, require_known, require_opened
 from multibit.features.cluster import ENGINES, run_on_ray
 from multibit.features.pairs import Pairs
 from multibit.features.tokens import Tokens
@@ -158,7 +158,8 @@ def encode_store(
         workers: number of Ray workers.
 
     Raises:
-        DataError: a value that is not finite, or features of another dimension. ConfigError: an unknown engine.
+        DataError: a value that is not finite, features of another dimension, a model of another kind, or a path instead
+            of a store. ConfigError: an unknown engine.
             MissingExtraError, MultibitError: as `run_on_ray`.
 
     Example:
@@ -166,6 +167,8 @@ def encode_store(
         CodedItems(6 items, 8 bits)
     """
     require_known("engine", engine, ENGINES)
+    require_kind(model, Coder, "model", "Pass the `model` of a run or of a training.")
+    require_opened(store, "store", "FeatureStore.open")
     chosen = np.arange(len(store)) if rows is None else row_numbers(rows, len(store))
     starts = range(0, max(len(chosen), 1), ENCODE_ROWS)
     work = partial(_encode_block, model, store, chosen, keep_relaxed)

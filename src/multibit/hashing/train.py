@@ -113,6 +113,8 @@ def train(
     for name, pairs in (("training", training), ("validation", validation)):
         if pairs is not None:
             require_kind(pairs, Pairs, name, "Take them from features, by a split: store.take(split.train).")
+    if len(training) < 2:
+        raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
     chosen, resolved = _resolve(config, method, preset, settings, labels=bool(training.labels.any()))
     chosen.require_storable(resolved)
     check_device(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from multibit.codes.items import MODALITIES
-from multibit.errors import ConfigError
+from multibit.errors import ConfigError, require_opened
 from multibit.features.export import cached_encoder, export_encoder
 from multibit.features.load import image_encoder_of, text_encoder_of
 from multibit.features.packaged import IMAGE_ENCODERS, TEXT_ENCODERS
@@ -44,10 +44,11 @@ def export_run(
         download: whether the hub may be asked for encoders that are not on this disk; the user's token is not sent.
 
     Raises:
-        DataError: ready-made features, or `folder` exists. ConfigError: a network or encoder that cannot be exported,
-            or no `encoders` where they are not packaged. MissingExtraError: a library is not installed.
-            MismatchError: the installed encoders differ from those of the features.
+        DataError: ready-made features, `folder` exists, or a path instead of a run. ConfigError: a network or encoder
+            that cannot be exported, or no `encoders` where they are not packaged. MissingExtraError: a library is not
+            installed. MismatchError: the installed encoders differ from those of the features.
     """
+    require_opened(run, "run", "Run.load")
     target = Path(folder)
     require_new(target)
     if int8 and not encoders:

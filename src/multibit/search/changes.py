@@ -95,6 +95,7 @@ def codes_of(version: Version, ids: Any) -> Codes:
 
 def contained(version: Version, ids: Sequence[Id]) -> NDArray[np.bool_]:
     """(n,) whether each of n ids is in a version; see `Index.contains`."""
+    require_list(ids)
     wanted = Wanted.of(ids)
     found = np.zeros(len(wanted), bool)
     for part in version.parts:

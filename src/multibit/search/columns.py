@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.packing import CodesHeader
-from multibit.errors import DataError, FormatError, counted
+from multibit.errors import DataError, FormatError, counted, require_integer
 from multibit.search.trust import require_whole, take
 
 Id = str | int
@@ -393,6 +393,16 @@ def require_list(ids: Any) -> None:
     """
     if isinstance(ids, str):
         raise DataError(f"need a list of ids, got the text {ids!r}.", field="ids")
+
+
+def require_page(start: int, count: int) -> None:
+    """Refuse a part of the items that does not exist, of which a negative row would be counted from the end.
+
+    Raises:
+        DataError: not whole, or negative.
+    """
+    require_integer(start, 0, "start")
+    require_integer(count, 0, "count")
 
 
 def require_same_kind(ids: IdColumn, kind: str) -> None:

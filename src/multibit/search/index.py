@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from multibit.codes import Codes
-from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known
+from multibit.errors import ConfigError, DataError, FormatError, MismatchError, require_known, require_path
 from multibit.search import changes, searching, storage
 from multibit.search.batches import Queries, block_size, in_blocks
-from multibit.search.columns import Id, IdColumn
+from multibit.search.columns import Id, IdColumn, require_page
 from multibit.search.conditions import Where
 from multibit.search.engines import ENGINES, Engine
 from multibit.search.filters import passing, read_typed
@@ -284,11 +284,23 @@ class Index(OfOneModel):
         return replace(changes.codes_of(self.version, ids), model=self.model)
 
     def contains(self, ids: Sequence[Id]) -> NDArray[np.bool_]:
-        """(n,) whether each of n ids is in the index."""
+        """(n,) whether each of n ids is in the index.
+
+        Raises:
+            DataError: one text instead of a list.
+        """
         return changes.contained(self.version, ids)
 
     def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
-        """Id and metadata of some items, in order of age; fewer at the end."""
+        """Id and metadata of some items, in order of age; fewer at the end.
+
+        Args:
+            start: number of items before the first, from 0. count: number of items.
+
+        Raises:
+            DataError: `start` or `count` not whole or negative.
+        """
+        require_page(start, count)
         items = np.arange(min(start, len(self)), min(start + count, len(self)))
         return [
             pair
@@ -390,7 +402,7 @@ class Index(OfOneModel):
             partial: search without segments that are missing or truncated, see `lost`; such an index cannot be changed.
 
         Raises:
-            FormatError: missing, truncated, newer, or another kind of file; names the file.
+            FormatError: missing, truncated, newer, or another kind of file; names the file. DataError: no path.
         """
         return cls.load(path, verify=False, partial=partial)
 
@@ -402,10 +414,10 @@ class Index(OfOneModel):
             path, partial: as in `open`. verify: read every byte once; a corrupt file is an error, or lost.
 
         Raises:
-            FormatError: corrupt or truncated, newer, or another kind of file; names the file.
+            FormatError: corrupt or truncated, newer, or another kind of file; names the file. DataError: no path.
         """
-        stored = storage.read(Path(path), verify=verify, partial=partial)
-        return cls._of(stored, Path(path))
+        place = require_path(path, "path")
+        return cls._of(storage.read(place, verify=verify, partial=partial), place)
 
     @classmethod
     def _of(cls, stored: storage.Stored, path: Path) -> Index:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from multibit.arrays import Rows
 from multibit.codes.distance import Neighbours, ScoredRows
-from multibit.errors import DataError, counted
+from multibit.errors import DataError, counted, require_integer
 from multibit.paths import replacing, require_suffix
 from multibit.progress import track
 from multibit.search.batches import FACTS, ID
@@ -117,7 +117,14 @@ class SearchResult:
         return [names[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
     def hits(self, query: int = 0) -> list[Hit]:
-        """The hits of one query with their metadata; reads only these items."""
+        """The hits of one query with their metadata; reads only these items.
+
+        Raises:
+            DataError: no such query.
+        """
+        if not len(self):
+            raise DataError("the result is of no query, so it has no hits.", option="query")
+        require_integer(query, 0, "query", most=len(self) - 1)
         rows = self._found.rows[query, : self.counts[query]]
         distances: list[int | None] = [None] * len(rows)
         scores: list[float | None] = [None] * len(rows)

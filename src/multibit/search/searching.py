@@ -21,6 +21,7 @@ from multibit.codes.distance import (
     nearest_relaxed,
 )
 from multibit.errors import ConfigError, DataError, require_known
+from multibit.machine import threads_or_all
 from multibit.search.changes import rows_of
 from multibit.search.columns import Id
 from multibit.search.conditions import Where
@@ -45,6 +46,7 @@ def search(
 ) -> SearchResult:
     """See `Index.search`."""
     check_k(k)
+    threads_or_all(threads)  # refuses a wrong one where nothing is searched, too
     if max_distance is not None:
         check_radius(max_distance, "max_distance")
     first = version.parts[0].segment.codes if version.parts else None
@@ -78,6 +80,7 @@ def search_relaxed(
     threads: int | None,
 ) -> SearchResult:
     """See `Index.search_relaxed`."""
+    threads_or_all(threads)
     if not version.parts:
         raise DataError("the index is empty, so it cannot be searched.")
     require_fields(version, fields)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from multibit.codes import Codes
 from multibit.codes.distance import Allowed, Neighbours
 from multibit.errors import MissingExtraError
-from multibit.machine import processors
+from multibit.machine import threads_or_all
 from multibit.search.engines.base import Capabilities
 
 
@@ -49,7 +49,7 @@ class FaissEngine:
         if not found.rows.size:
             return found
         before = self._faiss.omp_get_max_threads()  # a setting of the whole process
-        self._faiss.omp_set_num_threads(threads or processors())
+        self._faiss.omp_set_num_threads(threads_or_all(threads))
         try:
             self._fill(found, queries, bits, max_distance)
         finally:

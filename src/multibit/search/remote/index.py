@@ -16,7 +16,7 @@ from multibit.codes.distance import Neighbours, check_k, check_radius
 from multibit.errors import ConfigError, DataError, require_known
 from multibit.search.batches import Queries, block_size, in_blocks
 from multibit.search.changes import require_bits, require_counts
-from multibit.search.columns import Id, IdColumn, require_list, require_same_kind, unknown_id
+from multibit.search.columns import Id, IdColumn, require_list, require_page, require_same_kind, unknown_id
 from multibit.search.conditions import Where, parse
 from multibit.search.filters import read_typed
 from multibit.search.kinds import merge_kinds
@@ -257,7 +257,8 @@ class RemoteIndex(OfOneModel):
         return replace(items.codes.take(items.ids.find(wanted)), model=self.model)
 
     def page(self, start: int, count: int) -> list[tuple[Id, dict[str, Any]]]:
-        """Id and metadata of some items, in order of age."""
+        """Id and metadata of some items, in order of age; the arguments and errors are those of `Index.page`."""
+        require_page(start, count)
         items = self.store.page(self._facts, start, count)
         every = np.arange(len(items.ids))
         return list(zip(items.ids.listed(every), items.metadata.rows(every), strict=True))

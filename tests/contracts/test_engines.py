@@ -38,7 +38,7 @@ def variant(request, monkeypatch):
     if name == "faiss":
         pytest.importorskip("faiss", reason='faiss is not installed: pip install "multibit[faiss]"')
         # its threads spin, which is slow where processors are shared
-        monkeypatch.setattr("multibit.search.engines.faiss.processors", lambda: 1)
+        monkeypatch.setattr("multibit.machine.processors", lambda: 1)
     if request.param != name:
         monkeypatch.setattr(lists, "SMALLEST", 1)
         monkeypatch.setattr(lists, "WORTHWHILE", 0.01 if "given up" in request.param else 1.0)

@@ -65,6 +65,14 @@ def assert_same_weights(first, second):
         np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
+def assert_close_weights(first, second):
+    """The same but for rounding."""
+    first, second = weights(first), weights(second)
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_allclose(array, second[name], atol=1e-6, err_msg=name)
+
+
 def test_the_expected_methods_are_all_variants_of_multibit_and_come_first():
     assert [method.name for method in MULTIBIT_METHODS] == list(EXPECTED) == list(METHODS)[: len(EXPECTED)]
 
@@ -103,20 +111,20 @@ def test_every_teacher_trains_under_the_full_method(teacher, halves):
 
 
 def test_full_without_scale_loss_and_with_the_longest_length_only_is_naive_prefix(halves):
-    """The four blocks are one matrix, so only the losses tell them apart."""
+    """The four blocks are one matrix, so only the losses tell them apart, which sum products in another order."""
     (naive,) = configs("naive-prefix")
     full = TINY.override({"scale_weight": 0, "aligned": "longest"})
     first, second = train(*halves, naive), train(*halves, full)
-    assert_same_weights(first.model, second.model)
+    assert_close_weights(first.model, second.model)
     shared = ("prefix 16", "prefix", "total", "validation_mAP")
     for a, b in zip(first.state.history, second.state.history, strict=True):
-        assert [a[name] for name in shared] == [b[name] for name in shared]
+        assert [a[name] for name in shared] == pytest.approx([b[name] for name in shared], abs=1e-5)
 
 
 def test_full_without_scale_loss_at_one_length_is_naive_prefix(halves):
     one = TINY.override({"lengths": (16,)})
     (naive,) = configs("naive-prefix", one)
-    assert_same_weights(train(*halves, naive).model, train(*halves, one.override({"scale_weight": 0})).model)
+    assert_close_weights(train(*halves, naive).model, train(*halves, one.override({"scale_weight": 0})).model)
 
 
 def test_frt_without_the_standard_loss_is_naive_prefix():

@@ -188,7 +188,8 @@ def require_integer(
     """A number that is whole and in a range.
 
     Args:
-        value: of the argument. least, most: of the range; without a bound where None. option: name of the argument.
+        value: of the argument. least: smallest number; any when None. most: largest, where there is a smallest.
+            option: name of the argument.
         kind: of the error; DataError when None.
 
     Raises:

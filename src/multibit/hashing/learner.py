@@ -178,6 +178,16 @@ Fit = Callable[[Pairs, Any], CodeModel]
 """A closed-form solution: training items, settings -> model."""
 
 
+def require_two(training: Pairs) -> None:
+    """Refuse fewer than two training items.
+
+    Raises:
+        DataError: nothing can be ranked.
+    """
+    if len(training) < 2:
+        raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
+
+
 UNRELATED_ROWS = 1024  # items that are compared with all at once
 
 

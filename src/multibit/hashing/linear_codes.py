@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from multibit.arrays import FloatArray
 from multibit.codes.items import MODALITIES, Modality
 from multibit.codes.layout import Layout
-from multibit.errors import DataError
 from multibit.features import Pairs
 from multibit.hashing.code_model import CodeModel, TokenBatch
 from multibit.hashing.layers import scale_rows
+from multibit.hashing.learner import require_two
 
 RANK_TOLERANCE = 1e-10  # eigenvalues up to this share of the largest one count as 0
 
@@ -112,8 +112,7 @@ def solver_features(training: Pairs) -> dict[Modality, FloatArray]:
     Raises:
         DataError: fewer than two items.
     """
-    if len(training) < 2:
-        raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
+    require_two(training)
     return {
         modality: scale_rows(torch.from_numpy(training.features(modality))).double().numpy() for modality in MODALITIES
     }

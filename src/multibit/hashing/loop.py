@@ -13,12 +13,12 @@ from torch import Tensor
 
 from multibit.codes.items import MODALITIES
 from multibit.config import EpochSettings
-from multibit.errors import ConfigError, DataError
+from multibit.errors import ConfigError
 from multibit.features.pairs import Pairs
 from multibit.files import fingerprint
 from multibit.hashing.averaging import follow, kept_weights, replaced
 from multibit.hashing.code_model import CodeModel, token_batch
-from multibit.hashing.learner import Batch, Learner
+from multibit.hashing.learner import Batch, Learner, require_two
 from multibit.hashing.state import TrainingState, resumed, save_state
 from multibit.progress import track
 
@@ -64,8 +64,7 @@ def fit(
     """
     if until is not None and until < 1:
         raise ConfigError(f"must be at least 1, got {until}.", option="until")
-    if len(training) < 2:
-        raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
+    require_two(training)
     device = learner.model.device
     source = _Source(training, device, tokens=learner.model.reads_tokens)
     if settings.batch_size < learner.smallest_batch:

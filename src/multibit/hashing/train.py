@@ -24,7 +24,7 @@ from multibit.features import Pairs
 from multibit.files import fingerprint
 from multibit.hashing.code_model import CodeModel, check_device
 from multibit.hashing.encode import encode
-from multibit.hashing.learner import require_full_batch, require_unrelated
+from multibit.hashing.learner import require_full_batch, require_two, require_unrelated
 from multibit.hashing.lengths import PerLength
 from multibit.hashing.loop import fit
 from multibit.hashing.methods import Method, choose_method, method_of, pooled_variant
@@ -113,8 +113,7 @@ def train(
     for name, pairs in (("training", training), ("validation", validation)):
         if pairs is not None:
             require_kind(pairs, Pairs, name, "Take them from features, by a split: store.take(split.train).")
-    if len(training) < 2:
-        raise DataError(f"need at least 2 pairs to rank, got {len(training)}.", option="training")
+    require_two(training)
     chosen, resolved = _resolve(config, method, preset, settings, labels=bool(training.labels.any()))
     chosen.require_storable(resolved)
     check_device(device)

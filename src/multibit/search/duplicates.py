@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from multibit.codes.duplicates import NearDuplicates, near_duplicates_among
-from multibit.errors import DataError, require_kind, require_opened
+from multibit.errors import DataError, require_kind
 from multibit.paths import replacing, require_suffix
 from multibit.search.columns import IdColumn
 from multibit.search.index import Index
@@ -88,7 +88,6 @@ def find_duplicates(index: Index, radius: int, bits: int | None = None, *, threa
         >>> find_duplicates(index, radius=1).groups
         [['a', 'c']]
     """
-    require_opened(index, "index", "Index.open")
     require_kind(index, Index, "index", "Open one with Index.open(path).")
     if not len(index):
         raise DataError("the index is empty, so it has no duplicates.")
